@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from typing import Any, ClassVar, NoReturn, TypeVar, assert_never
 
 from txn.errors import InvalidRequestError
-from txn.model import Cell, Key, Stamp, as_bytes, check_value, require_cell
+from txn.model import Cell, Key, KeyValue, Stamp, check_value, require_cell
 
 MAX_DEPTH = 100
 T = TypeVar("T")
@@ -37,19 +37,7 @@ class _Operators:
 
 
 @dataclass(frozen=True, slots=True, init=False)
-class _Comparison(_Operators):
-    key: Key
-    value: bytes
-
-    def __init__(self, key: Key, value: str | bytes) -> None:
-        object.__setattr__(self, "key", key)
-        object.__setattr__(
-            self, "value", value if type(value) is bytes else as_bytes("value", value)
-        )
-
-
-@dataclass(frozen=True, slots=True, init=False)
-class Exact(_Comparison):
+class Exact(_Operators, KeyValue):
     """The key's value is exactly this one."""
 
 
@@ -61,7 +49,7 @@ class Some(_Operators):
 
 
 @dataclass(frozen=True, slots=True, init=False)
-class GreaterThan(_Comparison):
+class GreaterThan(_Operators, KeyValue):
     """The key's value is greater than this one in HBase's byte order; false if it has none."""
 
 
@@ -213,15 +201,11 @@ def list_keys(assertion: Assertion) -> list[Key]:
 
 def list_compared_keys(assertion: Assertion) -> list[Key]:
     """Return the keys whose values are needed. `Some` compares none, but its error shows it."""
-    match assertion:
-        case Version():
-            return []
-        case Not(inner):
-            return list_compared_keys(inner)
-        case And(parts) | Or(parts):
-            return [key for part in parts for key in list_compared_keys(part)]
-        case leaf:
-            return [leaf.key]
+    return fold(
+        assertion,
+        lambda name, key, _: [] if name == "version" else [key],
+        lambda _, parts: [key for keys in parts for key in keys],
+    )
 
 
 def bind(assertion: object, bind_key: Callable[[Any], Key], depth: int = 1) -> Assertion:
@@ -237,9 +221,8 @@ def bind(assertion: object, bind_key: Callable[[Any], Key], depth: int = 1) -> A
             if timestamp is not None and not (
                 isinstance(timestamp, int) and 0 < timestamp < 1 << 63
             ):
-                raise InvalidRequestError(
-                    "version must be a timestamp in ms or None", key=key, given=timestamp
-                )
+                message = "version must be a timestamp in ms or None"
+                raise InvalidRequestError(message, key=key, given=timestamp)
             return assertion if key is given else Version(key, timestamp)
         case Some(given):
             return Some(bind_key(given))
@@ -249,11 +232,9 @@ def bind(assertion: object, bind_key: Callable[[Any], Key], depth: int = 1) -> A
             return Not(bind(inner, bind_key, depth + 1))
         case And(parts) | Or(parts):
             if len(parts) < 2:
-                raise InvalidRequestError(
-                    f"{type(assertion).__name__} takes two or more assertions", given=len(parts)
-                )
+                message = f"{type(assertion).__name__} takes two or more assertions"
+                raise InvalidRequestError(message, given=len(parts))
             return type(assertion)(*[bind(part, bind_key, depth + 1) for part in parts])
         case _:
-            raise InvalidRequestError(
-                "not an assertion", given=assertion, type=type(assertion).__name__
-            )
+            message = "not an assertion"
+            raise InvalidRequestError(message, given=assertion, type=type(assertion).__name__)

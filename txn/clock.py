@@ -37,15 +37,12 @@ class Clock(Protocol):
 
     def wall_ms(self) -> int:
         """Return the time of day since the Unix epoch; it may jump, even backwards."""
-        ...
 
     def monotonic_ms(self) -> int:
         """Return a time that never goes back; only differences are meaningful."""
-        ...
 
     def sleep_ms(self, duration_ms: int) -> None:
         """Sleep for at least the duration."""
-        ...
 
 
 class SystemClock:

@@ -14,7 +14,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from txn.assertions import And, Assertion, Exact, GreaterThan, Not, Or, Some, Version
+from txn.assertions import COMPOUNDS, Assertion, Exact, GreaterThan, Not, Some, Version
 from txn.errors import InvalidRequestError
 from txn.model import Key
 
@@ -89,23 +89,20 @@ def parse_assertion(item: object, place: str, reader: AssertionReader = PLAIN) -
     match item:
         case {"not": inner} if len(item) == 1:
             return Not(parse_assertion(inner, f"{place}.not", reader))
-        case {"and": parts} if len(item) == 1:
-            return And(*parse_assertions(parts, f"{place}.and", reader))
-        case {"or": parts} if len(item) == 1:
-            return Or(*parse_assertions(parts, f"{place}.or", reader))
-        case {"exact": key, "value": value} if len(item) == 2:
-            return Exact(reader.key(key, place), reader.value(key, value, f"{place}.value"))
-        case {"greater": key, "value": value} if len(item) == 2:
-            return GreaterThan(reader.key(key, place), reader.value(key, value, f"{place}.value"))
+        case {"and": parts} | {"or": parts} if len(item) == 1:
+            (name,) = item
+            return COMPOUNDS[name](*parse_assertions(parts, f"{place}.{name}", reader))
+        case {"exact": key, "value": value} | {"greater": key, "value": value} if len(item) == 2:
+            make = Exact if "exact" in item else GreaterThan
+            return make(reader.key(key, place), reader.value(key, value, f"{place}.value"))
         case {"version": key, "timestamp": int() | None as timestamp} if len(item) == 2:
             return Version(reader.key(key, place), timestamp)
         case {"some": key} if len(item) == 1:
             return Some(reader.key(key, place))
     meant = [form for name, form in FORMS.items() if name in item]
     if not meant:
-        raise InvalidRequestError(
-            "not an assertion", place=place, fields=sorted(item), known=list(FORMS)
-        )
+        message = "not an assertion"
+        raise InvalidRequestError(message, place=place, fields=sorted(item), known=list(FORMS))
     raise refuse_part(f"an assertion is {' or '.join(meant)}", place, item)
 
 

@@ -6,6 +6,7 @@ are lower case with the facts last, as `name=value`.
 
 from __future__ import annotations
 
+import copyreg
 from collections.abc import Mapping
 from typing import Any, Literal, NoReturn
 
@@ -40,14 +41,7 @@ class TxnError(Exception):
 
     def __reduce__(self) -> tuple[Any, ...]:
         # Pickle assumes that a subclass's arguments are those of its message, which is wrong here.
-        return _restore, (type(self), self.args, self.__dict__)
-
-
-def _restore(kind: type[TxnError], args: tuple[Any, ...], facts: dict[str, Any]) -> TxnError:
-    error = kind.__new__(kind)
-    error.args = args
-    error.__dict__.update(facts)
-    return error
+        return copyreg.__newobj__, (type(self), *self.args), self.__dict__  # type: ignore[attr-defined]
 
 
 class InvalidRequestError(TxnError, ValueError):

@@ -36,6 +36,7 @@ MAX_ROW = 32_767
 MAX_COLUMN = 32_767
 MAX_FAMILY = 127
 MAX_TABLE = 255
+LIMITS = (MAX_ROW, MAX_FAMILY, MAX_COLUMN, MAX_TABLE)
 KEEP_DELETES_MS = 24 * 3_600_000  # as long as transaction rows are kept
 # The longest time between two reads that are compared. The remains of a key deleted between them
 # must still exist at the second; they are kept for the retention, 24 h by default. Ten minutes are
@@ -247,25 +248,26 @@ def check_count(count: int) -> None:
 def check_exclusion(columns: Columns, exclude: RowExclusion | None) -> None:
     """Raise InvalidRequestError if a scan's columns lack the cell of its exclusion."""
     if exclude is not None and columns is not None and exclude[:2] not in columns:
-        raise InvalidRequestError(
-            "the columns of a scan lack the one that rows are left out by",
-            family=exclude.family,
-            column=exclude.column,
-        )
+        message = "the columns of a scan lack the one that rows are left out by"
+        raise InvalidRequestError(message, family=exclude.family, column=exclude.column)
 
 
-@dataclass(frozen=True, slots=True)
-class Mutation:
-    """Set a key to a value when the transaction commits. The value is bytes, or text as UTF-8."""
+@dataclass(frozen=True, slots=True, init=False)
+class KeyValue:
+    """A key and a value for it, which is given as bytes, or as text for its UTF-8."""
 
     key: Key
     value: bytes
 
     def __init__(self, key: Key, value: str | bytes) -> None:
         object.__setattr__(self, "key", key)
-        object.__setattr__(
-            self, "value", value if type(value) is bytes else as_bytes("value", value)
-        )
+        given = value if type(value) is bytes else as_bytes("value", value)
+        object.__setattr__(self, "value", given)
+
+
+@dataclass(frozen=True, slots=True, init=False)
+class Mutation(KeyValue):
+    """Set a key to a value when the transaction commits. The value is bytes, or text as UTF-8."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -359,17 +361,15 @@ def as_bytes(name: str, value: object) -> bytes:
             raise InvalidRequestError(message, given=ascii(value)) from error
     if isinstance(value, (bytes, bytearray, memoryview)):
         return bytes(value)
-    raise InvalidRequestError(
-        f"{name} must be bytes or str", given=value, type=type(value).__name__
-    )
+    message = f"{name} must be bytes or str"
+    raise InvalidRequestError(message, given=value, type=type(value).__name__)
 
 
 def check_whole(name: str, value: object, least: int | None = None) -> None:
     """Raise InvalidRequestError unless this is an integer of at least `least`."""
     if not isinstance(value, int) or isinstance(value, bool):
-        raise InvalidRequestError(
-            f"{name} must be a whole number", given=value, type=type(value).__name__
-        )
+        message = f"{name} must be a whole number"
+        raise InvalidRequestError(message, given=value, type=type(value).__name__)
     if least is not None and value < least:
         raise InvalidRequestError(f"{name} must be at least {least}", **{name: value})
 
@@ -402,14 +402,14 @@ def check_key(key: object) -> Key:
         raise InvalidRequestError("not a Key", given=key, type=type(key).__name__)
     row, family, column, table = key
     if not (0 < len(row) <= MAX_ROW and _is_column(family, column, table)):
-        _check_part("row", row, MAX_ROW, key)
-        _check_part("family", family, MAX_FAMILY, key)
-        _check_part("column", column, MAX_COLUMN, key)
-        if table is not None:
-            _check_part("table", table, MAX_TABLE, key)
-        raise InvalidRequestError(
-            "columns ending in _lock or _tag are reserved for the protocol", key=key
-        )
+        for name, part, limit in zip(Key._fields, key, LIMITS, strict=True):
+            if part == b"":
+                raise InvalidRequestError(f"{name} is empty", key=key)
+            if part is not None and len(part) > limit:
+                facts = {"bytes": len(part), "limit": limit, "starts": part[:40]}
+                raise InvalidRequestError(f"{name} is too long", **facts)
+        message = "columns ending in _lock or _tag are reserved for the protocol"
+        raise InvalidRequestError(message, key=key)
     return key
 
 
@@ -428,19 +428,8 @@ def check_value(key: Key, value: object) -> None:
     if type(value) is not bytes and not isinstance(value, bytes):
         raise InvalidRequestError("value must be bytes", key=key, type=type(value).__name__)
     if not value:
-        raise InvalidRequestError(
-            "value is empty, which HBase cannot tell from absent: use Delete", key=key
-        )
+        message = "value is empty, which HBase cannot tell from absent: use Delete"
+        raise InvalidRequestError(message, key=key)
     if len(value) > SURELY_FITS and (size := cell_bytes(key, value)) > MAX_CELL:
-        raise InvalidRequestError(
-            "value is too large for a cell", key=key, cell_bytes=size, limit=MAX_CELL
-        )
-
-
-def _check_part(name: str, part: bytes, limit: int, key: Key) -> None:
-    if not part:
-        raise InvalidRequestError(f"{name} is empty", key=key)
-    if len(part) > limit:
-        raise InvalidRequestError(
-            f"{name} is too long", bytes=len(part), limit=limit, starts=part[:40]
-        )
+        message = "value is too large for a cell"
+        raise InvalidRequestError(message, key=key, cell_bytes=size, limit=MAX_CELL)

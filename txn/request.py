@@ -116,6 +116,11 @@ class Terms(NamedTuple):
     validate: bool | None = None
     once_content: str | bytes | None = None
 
+    @property
+    def of_request(self) -> dict[str, Any]:
+        """Those that a Request keeps, by name."""
+        return {name: value for name, value in self._asdict().items() if name != "ack"}
+
 
 def as_request(given: object) -> Request:
     """Return a Request, or (mutations, assertions), as a Request that is not checked yet; raise
@@ -133,16 +138,13 @@ def as_request(given: object) -> Request:
 def bind_request(
     mutations: Iterable[object],
     assertions: Iterable[object] = (),
-    once: str | bytes | None = None,
-    labels: Mapping[str, str] | None = None,
-    once_retention_ms: int | None = None,
-    *,
+    *terms: Any,
     table: bytes | None = None,
     **others: Any,
 ) -> Request:
     """Return a valid request whose keys all name a table; raise InvalidRequestError if invalid.
 
-    table: the default for keys that name none. others: see `make_request`.
+    table: the default for keys that name none. terms, others: see `make_request`.
     """
     known: dict[Key, Key] = {}  # as they were given, and bound
 
@@ -161,18 +163,15 @@ def bind_request(
                 bound = known[key] = bind_key(key, table)
                 change = mutation if bound is key else Delete(bound)
             case _:
-                raise InvalidRequestError(
-                    "not a Mutation or Delete", given=mutation, type=type(mutation).__name__
-                )
+                message = "not a Mutation or Delete"
+                raise InvalidRequestError(message, given=mutation, type=type(mutation).__name__)
         if bound in changes:
             raise InvalidRequestError("key is mutated twice", key=bound)
         changes[bound] = change
     return make_request(
         tuple(changes.values()),
         tuple([bind(each, bind_known) for each in check_items("assertions", assertions)]),
-        once,
-        labels,
-        once_retention_ms,
+        *terms,
         **others,
     )
 
@@ -180,9 +179,9 @@ def bind_request(
 def make_request(
     mutations: tuple[Mutation | Delete, ...],
     assertions: tuple[Assertion, ...],
-    once: str | bytes | None,
-    labels: Mapping[str, str] | None,
-    once_retention_ms: int | None,
+    once: str | bytes | None = None,
+    labels: Mapping[str, str] | None = None,
+    once_retention_ms: int | None = None,
     *,
     validate: bool | None = None,
     once_content: str | bytes | None = None,
@@ -195,9 +194,8 @@ def make_request(
         raise InvalidRequestError("a transaction needs a mutation or an assertion")
     token = None if once is None else as_bytes("once", once)
     if token is not None and not 1 <= len(token) <= MAX_TOKEN:
-        raise InvalidRequestError(
-            "once must have 1 to 1024 bytes", bytes=len(token), limit=MAX_TOKEN
-        )
+        message = "once must have 1 to 1024 bytes"
+        raise InvalidRequestError(message, bytes=len(token), limit=MAX_TOKEN)
     if once_content is not None:
         once_content = as_bytes("once_content", once_content)
         if token is None or len(once_content) > MAX_CONTENT:
@@ -241,11 +239,8 @@ def _check_retention(once: str | bytes | None, retention_ms: int) -> None:
         raise InvalidRequestError("once_retention_ms is a promise about a token: give once as well")
     check_whole("once_retention_ms", retention_ms, 1)
     if retention_ms > MAX_RETENTION_MS:
-        raise InvalidRequestError(
-            "once_retention_ms is too long: leave it out, and the token is kept for ever",
-            given=retention_ms,
-            limit=MAX_RETENTION_MS,
-        )
+        message = "once_retention_ms is too long: leave it out, and the token is kept for ever"
+        raise InvalidRequestError(message, given=retention_ms, limit=MAX_RETENTION_MS)
 
 
 def check_deadline(deadline_ms: int | None) -> None:
@@ -253,9 +248,8 @@ def check_deadline(deadline_ms: int | None) -> None:
     if deadline_ms is not None:
         check_whole("deadline_ms", deadline_ms)
         if abs(deadline_ms) > MAX_DEADLINE_MS:
-            raise InvalidRequestError(
-                f"deadline_ms must be at most {MAX_DEADLINE_MS}", deadline_ms=deadline_ms
-            )
+            message = f"deadline_ms must be at most {MAX_DEADLINE_MS}"
+            raise InvalidRequestError(message, deadline_ms=deadline_ms)
 
 
 def _check_labels(labels: Mapping[str, str]) -> Mapping[str, str]:

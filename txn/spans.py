@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection
+from collections.abc import Collection, Sequence
 from dataclasses import dataclass
 
 from txn.errors import InvalidRequestError
@@ -45,6 +45,9 @@ class Span:
         return [*cells, *((family, LOCK_SUFFIX) for family in {each[0] for each in self.columns})]
 
 
+Spans = Sequence[Span]
+
+
 def make_span(
     table: str | bytes | None,
     start: str | bytes = b"",
@@ -77,6 +80,5 @@ def find_prefix_end(prefix: bytes) -> bytes:
 def _column(pair: object) -> tuple[bytes, bytes]:
     if not isinstance(pair, tuple) or len(pair) != 2:
         raise InvalidRequestError("columns are (family, column) pairs", given=pair)
-    key = Key(b"-", *pair)
-    check_key(key)
+    key = check_key(Key(b"-", *pair))
     return key.family, key.column

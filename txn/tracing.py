@@ -11,6 +11,7 @@ import sys
 from collections.abc import Iterator, Mapping, Sequence
 from concurrent.futures import Future
 from contextlib import AbstractContextManager, contextmanager, nullcontext
+from dataclasses import dataclass
 from functools import cache
 from typing import TYPE_CHECKING, Any
 
@@ -45,13 +46,11 @@ HAPPENED: Mapping[CommitOutcome, str] = {"committed": "yes", "repeated": "yes", 
 """Whether the request's changes were written; for all other outcomes they never will be."""
 
 
+@dataclass(slots=True, eq=False)
 class Trace:
     """The span of one request, from its call to its result."""
 
-    __slots__ = ("_span",)
-
-    def __init__(self, span: Span) -> None:
-        self._span = span
+    _span: Span
 
     @property
     def headers(self) -> Headers:

@@ -16,7 +16,7 @@ from txn.policy import Pace
 from txn.protocol.context import Context
 from txn.reading.snapshot import Snapshot
 from txn.request import Ack, Committed, Outcome, Request
-from txn.spans import Span
+from txn.spans import Span, Spans
 from txn.stores.base import ColumnPage
 
 
@@ -42,12 +42,7 @@ class Backend(Protocol):
         """Raise InvalidRequestError if the request is known to be invalid; see `deadline_ms`."""
 
     def commit(
-        self,
-        request: Request,
-        ack: Ack,
-        spans: Sequence[Span],
-        deadline_ms: int | None,
-        known: Snapshot,
+        self, request: Request, ack: Ack, spans: Spans, deadline_ms: int | None, known: Snapshot
     ) -> Committed:
         """Commit one request, if its spans have no keys but its own; raise its failure otherwise.
 
@@ -85,7 +80,7 @@ class Backend(Protocol):
         order."""
 
     def view(
-        self, keys: Sequence[Key], spans: Sequence[Span], deadline_ms: int | None = None
+        self, keys: Sequence[Key], spans: Spans, deadline_ms: int | None = None
     ) -> tuple[Snapshot, list[dict[Key, Cell]]]:
         """Return the cells of the keys, and those of each span, as of one instant."""
 

@@ -10,7 +10,7 @@ import random
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import Future
 from functools import partial
-from typing import Any, Self, TypeVar
+from typing import Self, TypeVar
 
 from txn.arguments import check_calls
 from txn.assertions import Assertion
@@ -167,13 +167,8 @@ class Engine:
         """
         check_choice("ack", ack, ACKS)
         check_deadline(deadline_ms)
-        request = bind_request(
-            *(mutations, assertions, once, labels, once_retention_ms),
-            validate=validate,
-            once_content=once_content,
-            table=self._table,
-        )
-        self._backend.check_request(request, deadline_ms)
+        terms = Terms(once, labels, once_retention_ms, ack, validate, once_content)
+        request = self._bind((mutations, assertions), deadline_ms, terms)
         return self._backend.commit(request, ack, (), deadline_ms, {})
 
     def commit_many(
@@ -195,11 +190,19 @@ class Engine:
         """
         check_choice("ack", ack, ACKS)
         given = list(check_items("requests", requests))
-        times = list_deadlines(deadline_ms, len(given))
+        if deadline_ms is None:
+            deadline_ms = [None] * len(given)
+        times = list(check_items("deadline_ms", deadline_ms))
+        for time_ms in times:
+            check_deadline(time_ms)
+        if len(times) != len(given):
+            words = "a time for each request is needed"
+            raise InvalidRequestError(words, requests=len(given), times=len(times))
+        terms = Terms(validate=validate)
         wanted = []
         for i, (each, time_ms) in enumerate(zip(given, times, strict=True)):
             try:
-                wanted.append(self._bind(each, time_ms, validate))
+                wanted.append(self._bind(each, time_ms, terms))
             except InvalidRequestError as error:
                 raise InvalidRequestError(str(error), request=i) from error
         return self._backend.commit_many(wanted, ack, times)
@@ -226,12 +229,13 @@ class Engine:
         """
         check_choice("ack", ack, ACKS)
         check_deadline(deadline_ms)
-        return self._backend.submit(self._bind(request, deadline_ms, validate), ack, deadline_ms)
+        wanted = self._bind(request, deadline_ms, Terms(validate=validate))
+        return self._backend.submit(wanted, ack, deadline_ms)
 
     def check_request(self, request: RequestLike) -> None:
         """Raise InvalidRequestError if a request cannot be committed. May raise StoreError, because
         the store is asked about tables that are new to this engine."""
-        self._bind(request)
+        self._bind(request, None, Terms())
 
     # -------------------------------------------------------------------------------- reading
 
@@ -318,22 +322,18 @@ class Engine:
     ) -> OptimisticTransaction:
         """Return a transaction that asks for the time left (ms) at its commit and at each read.
         `transaction` and `run` use it."""
-        once, labels, retention_ms, ack, validate, content = terms
-        check_choice("ack", ack, ACKS)
-        given: dict[str, Any] = {"once": once, "labels": labels, "once_retention_ms": retention_ms}
-        make: Callable[..., Request] = partial(
-            make_request, **given, validate=validate, once_content=content
-        )
+        check_choice("ack", terms.ack, ACKS)
+        make: Callable[..., Request] = partial(make_request, **terms.of_request)
 
         def commit(request: Request, spans: Sequence[Span], known: Snapshot) -> Committed:
             whole = make(request.mutations, request.assertions, answer=request.answer)
             for key in whole.keys if spans else ():
                 check_key(key)  # other programs may have written what it scanned
             self._backend.check_request(whole, left_ms())
-            return self._backend.commit(whole, ack, spans, left_ms(), known)
+            return self._backend.commit(whole, terms.ack, spans, left_ms(), known)
 
         block = OptimisticTransaction(self._backend, self._table, commit, read_ms)
-        if once is not None or content is not None:
+        if terms.once is not None or terms.once_content is not None:
             empty = make((), (), answer=b"", may_be_empty=True)
             block.find_first = partial(self._find_first, empty, read_ms)
         return block
@@ -426,31 +426,13 @@ class Engine:
 
     # -------------------------------------------------------------------------------- details
 
-    def _bind(
-        self, given: RequestLike, deadline_ms: int | None = None, validate: bool | None = None
-    ) -> Request:
-        if type(given) is tuple and len(given) == 2:
-            request = bind_request(*given, validate=validate, table=self._table)
-        else:
+    def _bind(self, given: RequestLike, deadline_ms: int | None, terms: Terms) -> Request:
+        """Return a valid request. terms: for what the given one does not say."""
+        own = terms.of_request
+        if type(given) is not tuple or len(given) != 2:
             r = as_request(given)
-            validate = validate if r.validate is None else r.validate
-            items = r.mutations, r.assertions, r.once, r.labels, r.once_retention_ms
-            request = bind_request(
-                *items, validate=validate, once_content=r.once_content, table=self._table
-            )
+            own |= {name: value for name in own if (value := getattr(r, name)) is not None}
+            given = r.mutations, r.assertions
+        request = bind_request(*given, table=self._table, **own)
         self._backend.check_request(request, deadline_ms)
         return request
-
-
-def list_deadlines(deadline_ms: Sequence[int | None] | None, count: int) -> list[int | None]:
-    """Return a deadline for each of `count` requests; None for each if none is given."""
-    if deadline_ms is None:
-        return [None] * count
-    times = list(check_items("deadline_ms", deadline_ms))
-    for time_ms in times:
-        check_deadline(time_ms)
-    if len(times) != count:
-        raise InvalidRequestError(
-            "a time for each request is needed", requests=count, times=len(times)
-        )
-    return times

@@ -12,6 +12,7 @@ from __future__ import annotations
 from collections.abc import Callable, Collection, Sequence
 from concurrent.futures import Future
 from contextlib import ExitStack
+from dataclasses import dataclass, field
 from threading import Lock, get_ident
 from typing import Generic, Protocol, TypeVar
 
@@ -59,6 +60,7 @@ class Item(Protocol):
 W = TypeVar("W", bound=Item)
 
 
+@dataclass(slots=True, eq=False)
 class _Caller(Generic[W]):
     """The requests of one caller, which need no lock in common.
 
@@ -69,14 +71,11 @@ class _Caller(Generic[W]):
     hold: held by the thread until it leaves; see `txn.host.holds`.
     """
 
-    __slots__ = ("batch", "hold", "open", "signal", "waiting")
-
-    def __init__(self) -> None:
-        self.waiting: dict[W, None] = {}
-        self.open: set[W] = set()
-        self.signal: Lock | None = None
-        self.batch: _Batch[W] | None = None
-        self.hold = Hold()
+    waiting: dict[W, None] = field(default_factory=dict)
+    open: set[W] = field(default_factory=set)
+    signal: Lock | None = None
+    batch: _Batch[W] | None = None
+    hold: Hold = field(default_factory=Hold)
 
     def queue(self, items: Sequence[W]) -> None:
         self.waiting = dict.fromkeys(items)
@@ -94,6 +93,7 @@ class _Caller(Generic[W]):
             self.signal.release()
 
 
+@dataclass(slots=True, eq=False)
 class _Batch(Generic[W]):
     """A batch of requests, with the caller of each.
 
@@ -103,23 +103,17 @@ class _Batch(Generic[W]):
     is_finished: all its callers have their results, too.
     """
 
-    __slots__ = (
-        *("_can_join", "_policy", "callers", "hold", "is_finished", "is_over", "items"),
-        *("since_ms", "size", "thread", "weight"),
-    )
-
-    def __init__(
-        self, hold: Hold, since_ms: int, policy: Policy, can_join: Callable[[W, W], bool]
-    ) -> None:
-        self.hold = hold
-        self._policy = policy
-        self._can_join = can_join
-        self.items: list[W] = []
-        self.callers: list[_Caller[W]] = []
-        self.size = self.weight = 0
-        self.since_ms = since_ms
-        self.thread = get_ident()
-        self.is_over = self.is_finished = False
+    hold: Hold
+    since_ms: int
+    _policy: Policy
+    _can_join: Callable[[W, W], bool]
+    items: list[W] = field(default_factory=list)
+    callers: list[_Caller[W]] = field(default_factory=list)
+    size: int = 0
+    weight: int = 0
+    thread: int = field(default_factory=get_ident)
+    is_over: bool = False
+    is_finished: bool = False
 
     @property
     def is_full(self) -> bool:
@@ -196,8 +190,7 @@ class GroupCommit(Generic[W]):
         with caller.hold: self._commit(items, caller)  # fmt: skip  # noqa: E701
 
     def _commit(self, items: Sequence[W], caller: _Caller[W]) -> None:
-        if self._lock.locked():
-            raise refuse_own_thread()
+        self._refuse_own_thread()
         try:
             if not self._commit_at_once(items, caller):
                 caller.queue(items)
@@ -498,7 +491,9 @@ class GroupCommit(Generic[W]):
             for w in list(caller.waiting):
                 if batch.is_full:
                     return gone + len(batch.items)
-                is_free = not _would_conflict(w, taken, needed) or _needs_no_lock(w, now_ms)
+                is_late = w.due_ms is not None and now_ms >= w.due_ms
+                is_cancelled = w.future is not None and w.future.cancelled()
+                is_free = is_late or is_cancelled or not _would_conflict(w, taken, needed)
                 if is_free and batch.has_room(w):
                     # cancelled: no batch will end it, so it must not block those behind it
                     if not _start(w):
@@ -525,11 +520,6 @@ def _would_conflict(w: Item, taken: set[Key], needed: set[Key]) -> bool:
         return not needed.isdisjoint(locks)
     own = [lock for lock in locks if lock not in validated]
     return not (needed.isdisjoint(own) and taken.isdisjoint(validated))
-
-
-def _needs_no_lock(w: Item, now_ms: int) -> bool:
-    is_cancelled = w.future is not None and w.future.cancelled()
-    return is_cancelled or (w.due_ms is not None and now_ms >= w.due_ms)
 
 
 def _start(w: Item) -> bool:

@@ -78,9 +78,8 @@ class PartsClient:
         check_whole("task", task, 0)
         check_whole("number", number, 0)
         if max(task, number) >= MAX_CHILDREN:
-            raise InvalidRequestError(
-                "too many parts", task=task, number=number, limit=MAX_CHILDREN
-            )
+            message = "too many parts"
+            raise InvalidRequestError(message, task=task, number=number, limit=MAX_CHILDREN)
         request = bind_request(mutations, assertions)
         self._engine.check_request(request)
         part = child_key(transaction, task, number)

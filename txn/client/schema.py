@@ -52,9 +52,8 @@ class Families:
         families = self._describe(table, key, deadline_ms)
         family = families.get(key.family)
         if family is None:
-            raise InvalidRequestError(
-                "no such family", family=key.family, known=sorted(families), key=key
-            )
+            message = "no such family"
+            raise InvalidRequestError(message, family=key.family, known=sorted(families), key=key)
         _refuse(key, find_refusal(family))
         self._known[table, key.family] = family
         return family
@@ -71,9 +70,8 @@ class Families:
         context = self._context
         families = self._call(lambda: context.store.describe(table), deadline_ms)
         if families is None:
-            raise InvalidRequestError(
-                "no such table: create it with ensure_table", table=table, key=asked
-            )
+            message = "no such table: create it with ensure_table"
+            raise InvalidRequestError(message, table=table, key=asked)
         refuse_other_database(table, families.values(), context.table)
         if table in self._tables or all(family.database for family in families.values()):
             return families  # a table that names its database is not read

@@ -121,10 +121,8 @@ class Sqlite:
         if url.database in {None, "", ":memory:"}:
             raise InvalidRequestError("name a file: sqlite:///path")
         if url.query or url.host or url.username or url.password or url.port:
-            raise InvalidRequestError(
-                "write sqlite:///path: a file has no host, user or options",
-                given=hide_password(url),
-            )
+            message = "write sqlite:///path: a file has no host, user or options"
+            raise InvalidRequestError(message, given=hide_password(url))
         try:
             _make_file(File(str(url.database)))
         except OSError as error:
@@ -163,13 +161,16 @@ class Postgresql:
         options = {**KEEPALIVE, **url.query}
         arguments = {}
         if "prepare_threshold" in options:  # an option of psycopg, not of libpq
-            arguments["prepare_threshold"] = _parse_threshold(options.pop("prepare_threshold"))
+            given = str(options.pop("prepare_threshold"))
+            if not (given.isdecimal() and given.isascii()) and given.lower() != "none":
+                words = "prepare_threshold is a whole number, or none"
+                raise InvalidRequestError(words, given=given)
+            arguments["prepare_threshold"] = int(given) if given.isdecimal() else None
         driver: Any = url.get_dialect().import_dbapi()
         known = {each.keyword.decode() for each in driver.pq.Conninfo.get_defaults()}
         if unknown := sorted(set(options) - known):
-            raise InvalidRequestError(
-                "unknown options of PostgreSQL", options=unknown, url=hide_password(url)
-            )
+            message = "unknown options of PostgreSQL"
+            raise InvalidRequestError(message, options=unknown, url=hide_password(url))
         try:
             engine = create_engine(
                 url.set(query=options),
@@ -178,9 +179,8 @@ class Postgresql:
                 poolclass=NullPool,
             )
         except ArgumentError as error:
-            raise InvalidRequestError(
-                "not the URL of a PostgreSQL", url=hide_password(url), cause=str(error)
-            ) from error
+            message = "not the URL of a PostgreSQL"
+            raise InvalidRequestError(message, url=hide_password(url), cause=str(error)) from error
         # Insert before SQLAlchemy's own first query, which does not support every encoding.
         event.listen(engine, "connect", _prepare_postgresql, insert=True)
         return engine
@@ -222,9 +222,8 @@ class Connections(Forked):
     def __init__(self, url: URL, clock: Clock, rng: random.Random) -> None:
         kind = KINDS.get(url.get_backend_name())
         if kind is None:
-            raise InvalidRequestError(
-                "leases are kept in one of these", known=sorted(KINDS), url=hide_password(url)
-            )
+            message = "leases are kept in one of these"
+            raise InvalidRequestError(message, known=sorted(KINDS), url=hide_password(url))
         self.database = kind
         self.url = url
         self._name = hide_password(url)
@@ -372,13 +371,6 @@ def hide_password(url: URL) -> str:
     """Return a URL without its password, and without values of parameters that may be secret."""
     secret = {name: "***" for name in url.query if name not in HARMLESS}
     return url.update_query_dict(secret).render_as_string(hide_password=True)
-
-
-def _parse_threshold(given: object) -> int | None:
-    text = str(given)
-    if not (text.isdecimal() and text.isascii()) and text.lower() != "none":
-        raise InvalidRequestError("prepare_threshold is a whole number, or none", given=text)
-    return int(text) if text.isdecimal() else None
 
 
 def _make_lock_key(name: Path) -> int:

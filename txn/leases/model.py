@@ -70,6 +70,9 @@ class Lease:
 Object = str | Path | LockRequest | Lease
 """A database, a table or a partition; the owner and the mode of a lease or request are ignored."""
 
+Objects = Iterable[Object] | Object
+Claims = Iterable[LockRequest] | LockRequest
+
 
 class InvalidArgumentsError(InvalidRequestError):
     """The request is not a valid claim or has an invalid duration. Nothing was written."""
@@ -156,14 +159,13 @@ class HeldLease(Held):
         heartbeat.start()
 
 
-def check_claims(objects: Iterable[LockRequest] | LockRequest) -> tuple[LockRequest, ...]:
+def check_claims(objects: Claims) -> tuple[LockRequest, ...]:
     """Return each object once, in its stronger mode, in path order."""
     claims: dict[Path, LockRequest] = {}
     for each in _list_objects(objects):
         if not isinstance(each, LockRequest):
-            raise InvalidArgumentsError(
-                f"say how to claim it: shared(..) or exclusive(..): object={each!r}"
-            )
+            message = f"say how to claim it: shared(..) or exclusive(..): object={each!r}"
+            raise InvalidArgumentsError(message)
         _read_path(at := each.path)
         if len(at.parts) < 2:
             raise InvalidArgumentsError("name a table: database/table", path=str(at))
@@ -172,13 +174,12 @@ def check_claims(objects: Iterable[LockRequest] | LockRequest) -> tuple[LockRequ
         if at not in claims or each.mode is Mode.EXCLUSIVE:
             claims[at] = each
     if not 0 < len(claims) <= MAX_OBJECTS:
-        raise InvalidArgumentsError(
-            "a lease is for one object at least", objects=len(claims), limit=MAX_OBJECTS
-        )
+        message = "a lease is for one object at least"
+        raise InvalidArgumentsError(message, objects=len(claims), limit=MAX_OBJECTS)
     return tuple(claims[at] for at in sorted(claims))
 
 
-def list_paths(objects: Iterable[Object] | Object) -> tuple[Path, ...]:
+def list_paths(objects: Objects) -> tuple[Path, ...]:
     return tuple(sorted({_read_path(each) for each in _list_objects(objects)}))
 
 
@@ -194,9 +195,8 @@ def check_seconds(name: str, given: object, longest_s: float, least_s: float = S
 
 def check_duration(given: object, longest_s: float) -> timedelta:
     if isinstance(given, Real) and given > longest_s:  # type: ignore[operator]
-        raise ExceedsMaxLeaseTimeError(
-            "too long for a lease", duration_s=given, longest_s=longest_s
-        )
+        message = "too long for a lease"
+        raise ExceedsMaxLeaseTimeError(message, duration_s=given, longest_s=longest_s)
     return timedelta(seconds=check_seconds("duration_s", given, longest_s))
 
 

@@ -9,7 +9,8 @@ They expire like leases unless the request renews them.
 from __future__ import annotations
 
 import random
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Sequence
+from dataclasses import fields
 from datetime import datetime, timedelta
 from functools import partial
 from typing import Any, NamedTuple, Self, TypeVar
@@ -33,12 +34,13 @@ from txn.host.holds import Hold
 from txn.leases.databases import UNREADABLE, Connections
 from txn.leases.model import (
     LAST_ID,
+    Claims,
     ExceedsMaxLeaseTimeError,
     HeldLease,
     Lease,
     LeaseAlreadyExistsError,
     LeaseNotFoundError,
-    Object,
+    Objects,
     check_claims,
     check_duration,
     check_lease_id,
@@ -102,12 +104,7 @@ class LeaseService:
         self.connections = Connections(url, self._clock, self._rng)
 
     def grab_lease(
-        self,
-        objects: Iterable[LockRequest] | LockRequest,
-        duration_s: float,
-        wait_s: float = 0,
-        *,
-        user: str | None = None,
+        self, objects: Claims, duration_s: float, wait_s: float = 0, *, user: str | None = None
     ) -> int:
         """Lease all objects, which need not exist, or none; return the id of the lease.
 
@@ -118,9 +115,7 @@ class LeaseService:
         request = self._make_request(objects, duration_s, user)
         return self._grab(request, wait_s, lambda lease_id: lease_id)
 
-    def _make_request(
-        self, objects: Iterable[LockRequest] | LockRequest, duration_s: float, user: str | None
-    ) -> _Grab:
+    def _make_request(self, objects: Claims, duration_s: float, user: str | None) -> _Grab:
         return _Grab(
             f"{self._rng.getrandbits(128):032x}",
             check_claims(objects),
@@ -150,9 +145,7 @@ class LeaseService:
             self._sweep()
             raise
 
-    def list_lease(
-        self, objects: Iterable[Object] | Object = (), *, most: int | None = None
-    ) -> list[Lease]:
+    def list_lease(self, objects: Objects = (), *, most: int | None = None) -> list[Lease]:
         """Return the leases of these objects and of all that they contain, and the exclusive leases
         of all that contains them. Return all leases if no objects are given. Sorted by object.
         most: the largest number to return, of any leases."""
@@ -175,10 +168,7 @@ class LeaseService:
         return self.connections.run(work)
 
     def extend_lease(
-        self,
-        lease_id: int,
-        objects: Iterable[Object] | Object = (),
-        duration_s: float | None = None,
+        self, lease_id: int, objects: Objects = (), duration_s: float | None = None
     ) -> datetime:
         """Extend these objects of a lease, or all; return until when all of them are leased.
 
@@ -217,12 +207,12 @@ class LeaseService:
 
         return self.connections.run(work)
 
-    def drop_lease(self, lease_id: int, objects: Iterable[Object] | Object = ()) -> int:
+    def drop_lease(self, lease_id: int, objects: Objects = ()) -> int:
         """End these objects of a lease, or all; return how many were leased, or fewer if the
         database failed meanwhile. A lease that has ended is not an error."""
         return self._drop(and_(_match_lease(lease_id, list_paths(objects)), this.end_utc > now()))
 
-    def force_drop_lease(self, objects: Iterable[Object] | Object) -> int:
+    def force_drop_lease(self, objects: Objects) -> int:
         """End the leases of all users on these objects and on all that they contain, or all leases
         if no objects are given; return how many there were. Leases on containing objects stay. A
         Lease stands for its object, which another user may hold by now;
@@ -232,12 +222,7 @@ class LeaseService:
         return self._drop(*(wanted or [is_live]))
 
     def hold(
-        self,
-        objects: Iterable[LockRequest] | LockRequest,
-        duration_s: float,
-        wait_s: float = 0,
-        *,
-        user: str | None = None,
+        self, objects: Claims, duration_s: float, wait_s: float = 0, *, user: str | None = None
     ) -> HeldLease:
         """Grab a lease that extends itself until it is released, lost, or `max_lease_s` old. If the
         holder dies, the lease ends within duration_s. Raises the errors of `grab_lease` and, if
@@ -344,28 +329,20 @@ class LeaseService:
             connection.execute(update(leases).where(is_mine).values(end_utc=at + self._place))
 
     def _insert(
-        self,
-        connection: Connection,
-        request: _Grab,
-        at: datetime,
-        lasts: timedelta,
-        *,
-        granted: bool,
+        self, connection: Connection, grab: _Grab, at: datetime, lasts: timedelta, *, granted: bool
     ) -> int:
         number = self.connections.database.next_id(connection)
         shared = {
             "lease_id": number,
-            "user_name": request.user,
+            "user_name": grab.user,
             "start_utc": at,
             "end_utc": at + lasts,
             "granted": granted,
-            "duration_s": request.duration.total_seconds(),
-            "token": request.token,
-            "claims": len(request.objects),
+            "duration_s": grab.duration.total_seconds(),
+            "token": grab.token,
+            "claims": len(grab.objects),
         }
-        connection.execute(
-            insert(leases), [{**shared, **_make_columns(o)} for o in request.objects]
-        )
+        connection.execute(insert(leases), [{**shared, **_make_columns(o)} for o in grab.objects])
         return number
 
     def _sweep(self) -> None:
@@ -416,16 +393,7 @@ def _make_columns(request: LockRequest) -> dict[str, str]:
 
 
 def _make_lease(row: Row[Any]) -> Lease:
-    found = Lease(
-        user=row.user_name,
-        lease_id=row.lease_id,
-        db_name=row.db_name,
-        table_name=row.table_name,
-        partition_name=row.partition_name,
-        start_utc=row.start_utc,
-        end_utc=row.end_utc,
-        lease_type=row.lease_type,
-    )
+    found = Lease(row.user_name, *(getattr(row, each.name) for each in fields(Lease)[1:]))
     try:
         str(found)
     except (AttributeError, TypeError, ValueError) as error:

@@ -169,11 +169,7 @@ class LockManager:
             raise
 
     def _ask(
-        self,
-        hold: Hold,
-        ticket: Ticket,
-        wanted: tuple[LockRequest, ...],
-        schedule: RetrySchedule,
+        self, hold: Hold, ticket: Ticket, wanted: tuple[LockRequest, ...], schedule: RetrySchedule
     ) -> Held:
         objects = tuple(each.path for each in wanted)
         asked = _Asked(hold, Removal(ticket.name, objects, is_unsure=True), os.getpid())

@@ -54,14 +54,12 @@ class Path:
         below = (name.lower() + sign + value if sign else name for name, sign, value in columns)
         object.__setattr__(self, "parts", (*map(str.lower, self.parts[:NAMES]), *below))
         if not 0 < len(self.parts) <= MAX_PARTS:
-            raise InvalidRequestError(
-                "a path has one part at least", parts=len(self.parts), limit=MAX_PARTS
-            )
+            message = "a path has one part at least"
+            raise InvalidRequestError(message, parts=len(self.parts), limit=MAX_PARTS)
         for part in self.parts:
             if not part or len(part) > MAX_PART or part in {".", ".."}:
-                raise InvalidRequestError(
-                    "not a part of a path", part=part[:40], path="/".join(self.parts[:3])
-                )
+                message = "not a part of a path"
+                raise InvalidRequestError(message, part=part[:40], path="/".join(self.parts[:3]))
 
     @property
     def parents(self) -> tuple[Path, ...]:
@@ -124,9 +122,8 @@ def in_order(requests: Iterable[LockRequest] | LockRequest) -> tuple[LockRequest
     given = (requests,) if isinstance(requests, LockRequest | str) else requests
     for request in check_items("requests", given):
         if not isinstance(request, LockRequest):
-            raise InvalidRequestError(
-                f"say how to lock it: shared(..) or exclusive(..): given={request!r}"
-            )
+            message = f"say how to lock it: shared(..) or exclusive(..): given={request!r}"
+            raise InvalidRequestError(message)
         for parent in request.path.parents:
             modes.setdefault(parent, Mode.SHARED)
         if modes.get(request.path) is not Mode.EXCLUSIVE:

@@ -13,6 +13,7 @@ import threading
 import uuid
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
+from functools import cached_property
 from typing import Any
 from urllib.parse import unquote
 from weakref import ref
@@ -71,7 +72,6 @@ class SessionCatalog:
         """databases: those of unqualified names; by default the session's current one."""
         self._spark = spark
         self._databases = frozenset(databases) or {spark.catalog.currentDatabase().lower()}
-        self._made: set[str] | None = None
 
     def table(self, name: Path) -> Table | None:
         self._refuse_temporary(name)
@@ -87,9 +87,8 @@ class SessionCatalog:
             query = bind_values(facts["View Text"])
             return Table(query=query, database=namespace.strip("`").lower())
         if kind not in TABLES:
-            raise InvalidRequestError(
-                "neither a table nor a view of SQL", name=str(name), kind=kind
-            )
+            message = "neither a table nor a view of SQL"
+            raise InvalidRequestError(message, name=str(name), kind=kind)
         columns = self._spark.catalog.listColumns(sql_name)
         return Table(
             tuple(
@@ -110,25 +109,23 @@ class SessionCatalog:
             if self._spark.catalog.tableExists(each) and (
                 self._spark.catalog.getTable(each).isTemporary
             ):
-                raise InvalidRequestError(
-                    "a temporary view: name the tables that it reads", view=name.parts[-1]
-                )
+                message = "a temporary view: name the tables that it reads"
+                raise InvalidRequestError(message, view=name.parts[-1])
 
     def functions(self, name: Path) -> Sequence[Table]:
         found: list[Table] = []
-        if name.parts[-1] in BUILT_IN and name.parts[-1] not in self._made_functions():
+        if name.parts[-1] in BUILT_IN and name.parts[-1] not in self._made_functions:
             return found
         for each in self._names(name):
             if self._spark.catalog.functionExists(each):
                 found += _read_function(self._spark.catalog.getFunction(each))
         return found
 
+    @cached_property
     def _made_functions(self) -> set[str]:
-        """Return the session's own functions outside of databases; they hide built-in ones."""
-        if self._made is None:
-            rows = self._spark.sql("SHOW USER FUNCTIONS").collect()
-            self._made = {str(row[0]).lower() for row in rows}
-        return self._made
+        """The session's own functions outside of databases; they hide built-in ones."""
+        rows = self._spark.sql("SHOW USER FUNCTIONS").collect()
+        return {str(row[0]).lower() for row in rows}
 
     def _names(self, name: Path) -> list[str]:
         """Return what a name may stand for, quoted for Spark: also a temporary object, if the

@@ -18,7 +18,7 @@ import random
 import threading
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, field
 from itertools import islice
 from typing import Any, NamedTuple
 
@@ -190,21 +190,19 @@ class Session:
         return True
 
 
+@dataclass(eq=False)
 class Sessions:
     """The sessions of this process, and its observations of others."""
 
-    def __init__(
-        self, engine: Engine, table: str, lease_ms: int, clock: Clock, rng: random.Random
-    ) -> None:
-        self._engine = engine
-        self._table = table
-        self._lease_ms = lease_ms
-        self._clock = clock
-        self._rng = rng
-        self._guard = threading.Lock()
-        self._own: list[Session] = []
-        self._closed = False
-        self._seen: dict[str, tuple[bytes, int]] = {}
+    _engine: Engine
+    _table: str
+    _lease_ms: int
+    _clock: Clock
+    _rng: random.Random
+    _guard: threading.Lock = field(default_factory=threading.Lock)
+    _own: list[Session] = field(default_factory=list)
+    _closed: bool = False
+    _seen: dict[str, tuple[bytes, int]] = field(default_factory=dict)
 
     def open(self, renewed: Callable[[], None]) -> Session:
         """Return our live session, or open a new one."""
@@ -265,8 +263,7 @@ def _read_lease_ms(name: str, cell: Cell) -> int:
     try:
         stored = parse_stored(cell.value)
         check_types(stored, {"lease_ms": int})
-        lease_ms: int = stored["lease_ms"]
-        return lease_ms
+        return int(stored["lease_ms"])
     except ValueError as error:
         raise CorruptRowError("a lock session does not decode", row=name.encode()) from error
 
@@ -352,19 +349,12 @@ class StoredQueues:
         return self.sessions.find_dead({name for name in named if name is not None})
 
 
+@dataclass(eq=False)
 class _Attempt:
-    def __init__(
-        self,
-        queues: StoredQueues,
-        ticket: Ticket,
-        wanted: Sequence[LockRequest],
-        session: Session | None,
-    ) -> None:
-        self._queues = queues
-        self._engine = queues.engine
-        self._ticket = ticket
-        self._wanted = wanted
-        self._session = session
+    _queues: StoredQueues
+    _ticket: Ticket
+    _wanted: Sequence[LockRequest]
+    _session: Session | None
 
     def acquire(self, schedule: RetrySchedule) -> Grant | Denial:
         """Take all objects or none, in one transaction; retry conflicts until time is over."""
@@ -388,7 +378,8 @@ class _Attempt:
             return self._make_grant({at: queue.token for at, queue in granted.items()})
 
         try:
-            return self._engine.run(work, deadline_ms=max(schedule.left_ms or 0, TRY_WITHIN_MS))
+            deadline_ms = max(schedule.left_ms or 0, TRY_WITHIN_MS)
+            return self._queues.engine.run(work, deadline_ms=deadline_ms)
         except DeadlineError:
             if schedule.left_ms is None:
                 raise
@@ -426,17 +417,10 @@ class _Attempt:
     def _make_entry(self, request: LockRequest, *, granted: bool, token: int) -> QueuedRequest:
         ticket = self._ticket
         session = None if granted and ticket.explicit else self._session
-        return QueuedRequest(
-            ticket.name,
-            request.mode,
-            session.key.row.decode() if session else None,
-            ticket.owner.name,
-            ticket.owner.host,
-            ticket.owner.query,
-            ticket.since_ms,
-            granted,
-            token,
-        )
+        name = session.key.row.decode() if session else None
+        by = ticket.owner
+        asked = (ticket.name, request.mode, name, by.name, by.host, by.query, ticket.since_ms)
+        return QueuedRequest(*asked, granted, token)
 
     def _put(self, t: OptimisticTransaction, changed: Mapping[Path, Queue]) -> None:
         """Write these queues, on condition that our session has not been ended."""
@@ -458,7 +442,7 @@ class _Attempt:
         """Return True if at one instant all of these are granted and the session lives."""
         keys = {at: self._queues.key(at) for at in tokens}
         alive = [session.key] if session else []
-        cells = self._engine.read([*keys.values(), *alive])
+        cells = self._queues.engine.read([*keys.values(), *alive])
 
         def is_granted(at: Path) -> bool:
             cell = cells[keys[at]]

@@ -333,9 +333,8 @@ def decode_offset(encoded: Mapping[str, Any]) -> Offset:
     """Return the decoded offset; raise InvalidRequestError if it is none."""
     try:
         if encoded["format"] != FORMAT:
-            raise InvalidRequestError(
-                "an offset of another format", known=FORMAT, offset=dict(encoded)
-            )
+            message = "an offset of another format"
+            raise InvalidRequestError(message, known=FORMAT, offset=dict(encoded))
         rows = str(encoded["undecided"]).encode().split()
         return Offset(int(encoded["until"]), int(encoded["low"]), frozenset(rows))
     except (LookupError, OverflowError, RecursionError, TypeError, ValueError) as error:

@@ -11,7 +11,7 @@ from __future__ import annotations
 
 from bisect import bisect_right
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from functools import partial
 from itertools import islice, pairwise
 from typing import NamedTuple
@@ -246,16 +246,15 @@ class FirstChange(NamedTuple):
     replaced: int
 
 
+@dataclass(eq=False)
 class LaterChanges:
     """The changes of spans by transactions that decided after an instant, as far as known."""
 
-    def __init__(self, context: Context, spans: Sequence[Span], instant: Instant) -> None:
-        self._context = context
-        self._spans = spans
-        self._starts = [span.start for span in spans]
-        self._instant = instant
-        self._known: set[bytes] = set()
-        self._first: dict[Key, FirstChange] = {}
+    _context: Context
+    _spans: Sequence[Span]
+    _instant: Instant
+    _known: set[bytes] = field(default_factory=set)
+    _first: dict[Key, FirstChange] = field(default_factory=dict)
 
     def take_back(
         self, chunk: dict[bytes, dict[Key, Cell]], start: bytes, stop: bytes | None
@@ -301,7 +300,7 @@ class LaterChanges:
             if each.is_decided and each.row_key not in self._known and not instant.covers(each)
         ]
         for change in feed.read_changes(context, sorted(new), tables={self._spans[0].table}):
-            place = bisect_right(self._starts, change.key.row) - 1
+            place = bisect_right(self._spans, change.key.row, key=lambda span: span.start) - 1
             if place >= 0 and change.key in self._spans[place]:
                 this = FirstChange(change.timestamp, change.replaced)
                 self._first[change.key] = min(self._first.get(change.key, this), this)

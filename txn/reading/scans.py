@@ -10,7 +10,7 @@ so its request is decoded once for many pages and divided by rows.
 from __future__ import annotations
 
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from itertools import groupby, islice, takewhile
 
 from txn.errors import ConflictError, InvalidRequestError
@@ -78,14 +78,14 @@ class DecidedHolder:
         )
 
 
+@dataclass(eq=False)
 class HolderRows:
     """One reader's cache of transaction rows that hold rows of a table."""
 
-    def __init__(self, context: Context, table: bytes) -> None:
-        self._context = context
-        self._table = table
-        self._kept: dict[bytes, DecidedHolder] = {}
-        self._size = 0
+    _context: Context
+    _table: bytes
+    _kept: dict[bytes, DecidedHolder] = field(default_factory=dict)
+    _size: int = 0
 
     def read(self, holders: Collection[bytes]) -> Holders:
         kept = [holder for holder in holders if holder in self._kept]
@@ -269,9 +269,8 @@ def _observe(
             cells.update(meaningful)
             size += sum(cell_bytes(key, cell.value) for key, cell in meaningful.items())
             if most_bytes is not None and size > most_bytes:
-                raise InvalidRequestError(
-                    "too many bytes for a snapshot", limit=most_bytes, table=span.table
-                )
+                message = "too many bytes for a snapshot"
+                raise InvalidRequestError(message, limit=most_bytes, table=span.table)
     holders = find_holders(cells)
     rows = read_rows(context, holders) if holders else {}
     return Observation(context.rules, cells, rows, rest.value)

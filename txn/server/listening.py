@@ -13,6 +13,5 @@ def listen(bind: str, port: int) -> socket.socket:
     try:
         return socket.create_server((bind, port), family=family, backlog=1024)
     except (OSError, OverflowError) as error:
-        raise InvalidRequestError(
-            "cannot listen", bind=bind, port=port, cause=str(error)
-        ) from error
+        message = "cannot listen"
+        raise InvalidRequestError(message, bind=bind, port=port, cause=str(error)) from error

@@ -34,9 +34,8 @@ def server_tls_context(options: Options) -> ssl.SSLContext | None:
     try:
         context.load_cert_chain(options.tls_cert, options.tls_key)
     except (ssl.SSLError, OSError) as error:
-        raise InvalidRequestError(
-            "cannot use the certificate", cert=str(options.tls_cert), cause=str(error)
-        ) from error
+        message = "cannot use the certificate"
+        raise InvalidRequestError(message, cert=str(options.tls_cert), cause=str(error)) from error
     return context
 
 

@@ -47,7 +47,7 @@ from txn.reading.snapshot import Snapshot
 from txn.request import Ack, Committed, Outcome, Request
 from txn.service.messages import ACKS, IDL, TYPES, UNKNOWN_KIND, TimedRequest, name_part
 from txn.service.store import RemoteService, ServedStore, parse_server, refuse_missing
-from txn.spans import Span
+from txn.spans import Span, Spans
 from txn.stores.base import ColumnPage
 from txn.stores.gateway import Gateway
 from txn.stores.options import split_uri
@@ -144,12 +144,7 @@ class RemoteBackend:
         """Do nothing: the server knows its tables and families."""
 
     def commit(
-        self,
-        request: Request,
-        ack: Ack,
-        spans: Sequence[Span],
-        deadline_ms: int | None,
-        known: Snapshot,
+        self, request: Request, ack: Ack, spans: Spans, deadline_ms: int | None, known: Snapshot
     ) -> Committed:
         """Commit through the server. An unknown outcome raises an error with the request's name."""
         request = self._sign(request)
@@ -166,7 +161,7 @@ class RemoteBackend:
             return request
         return replace(request, labels={"client": name_owner(self._program), **request.labels})
 
-    def _commit(self, timed: TimedRequest, ack: Ack, spans: Sequence[Span] = ()) -> Committed:
+    def _commit(self, timed: TimedRequest, ack: Ack, spans: Spans = ()) -> Committed:
         request, deadline_ms, headers = timed
         sent_ms = self._clock.monotonic_ms()
         due_ms = None if deadline_ms is None else sent_ms + deadline_ms
@@ -330,7 +325,7 @@ class RemoteBackend:
         return group_columns(self.scan(wanted), wanted.table, columns)
 
     def view(
-        self, keys: Sequence[Key], spans: Sequence[Span], deadline_ms: int | None = None
+        self, keys: Sequence[Key], spans: Spans, deadline_ms: int | None = None
     ) -> tuple[Snapshot, list[dict[Key, Cell]]]:
         if not spans:
             return self.read(keys, deadline_ms), []

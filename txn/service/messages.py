@@ -43,16 +43,11 @@ IDL: ModuleType = thriftpy2.load_fp(
     StringIO(files(__package__).joinpath("transactional.thrift").read_text()),
     "txn_transactional_thrift",
 )
-KINDS = {
-    "exact": IDL.AssertionKind.EXACT,
-    "some": IDL.AssertionKind.SOME,
-    "greater": IDL.AssertionKind.GREATER_THAN,
-    "version": IDL.AssertionKind.VERSION,
-    "not": IDL.AssertionKind.NOT,
-    "and": IDL.AssertionKind.AND,
-    "or": IDL.AssertionKind.OR,
+NAMES = {
+    number: word.lower().removesuffix("_than")
+    for number, word in IDL.AssertionKind._VALUES_TO_NAMES.items()
 }
-NAMES = {kind: name for name, kind in KINDS.items()}
+KINDS = {name: number for number, name in NAMES.items()}
 OPERANDS = {"exact": "value", "greater": "value", "version": "timestamp"}
 ACKS: Mapping[Ack, int] = {"complete": IDL.Ack.COMPLETE, "decided": IDL.Ack.DECIDED}
 OUTCOMES = {outcome: getattr(IDL.Outcome, outcome.name) for outcome in Outcome}
@@ -105,11 +100,6 @@ def encode_mutation(mutation: Mutation | Delete) -> Any:
     return IDL.Mutation(encode_key(mutation.key), value)
 
 
-def _decode_mutation(message: Any) -> Mutation | Delete:
-    key = decode_key(message.key)
-    return Delete(key) if message.value is None else Mutation(key, message.value)
-
-
 def _encode_cells(cells: Mapping[Key, Cell | Stamp | None]) -> list[Any]:
     return [
         IDL.Found(encode_key(key), None if cell is None else IDL.Cell(*(None, *cell)[-2:]))
@@ -122,11 +112,7 @@ def _decode_cells(messages: Sequence[Any]) -> dict[Key, Cell | None]:
 
 
 def _decode_values(messages: Sequence[Any]) -> dict[Key, Cell]:
-    return {
-        decode_key(found.key): _decode_cell(found.cell)
-        for found in messages
-        if found.cell is not None
-    }
+    return {key: cell for key, cell in _decode_cells(messages).items() if cell is not None}
 
 
 # ------------------------------------------------------------------------------ assertions
@@ -164,9 +150,8 @@ def decode_assertions(messages: Sequence[Any]) -> list[Assertion]:
         elif name in COMPOUNDS:
             count = 1 if name == "not" else node.count or 0
             if not 0 < count <= len(stack):
-                raise InvalidRequestError(
-                    "an assertion lacks its parts", wanted=count, there=len(stack)
-                )
+                message = "an assertion lacks its parts"
+                raise InvalidRequestError(message, wanted=count, there=len(stack))
             stack[-count:] = [COMPOUNDS[name](*stack[-count:])]
             depths[-count:] = [1 + max(depths[-count:])]
             if depths[-1] > MAX_DEPTH:
@@ -177,17 +162,6 @@ def decode_assertions(messages: Sequence[Any]) -> list[Assertion]:
 
 
 # ------------------------------------------------------------------------ results and errors
-
-
-def _encode_conflict(error: ConflictError) -> Any:
-    key = encode_key(error.key) if isinstance(error.key, Key) else None
-    return IDL.Conflict(error.words, error.transaction, key, error.holder)
-
-
-def _decode_conflict(message: Any) -> TxnError:
-    key = message.key and decode_key(message.key)
-    holder, transaction = message.holder, message.transaction
-    return ConflictError(message.message, key=key, holder=holder, transaction=transaction)
 
 
 def _encode_failed(error: AssertionFailedError) -> Any:
@@ -204,12 +178,6 @@ def _decode_failed(message: Any) -> TxnError:
         stamp = Stamp(*_require(found.cell.timestamp)) if is_stamp else None
         seen[decode_key(found.key)] = stamp or (found.cell and _decode_cell(found.cell))
     return AssertionFailedError(assertion, seen, transaction=message.transaction)
-
-
-def _decode_failure(message: Any) -> TxnError:
-    if message.table is not None:
-        return TableUnavailable(message.message, message.table)
-    return StoreError(message.message or "the server failed")
 
 
 Conversion = Callable[[Any], Any]
@@ -235,7 +203,11 @@ ENCODERS: Mapping[type[TxnError], Callable[[Any], Any]] = {  # the first match c
     TokenReusedError: lambda error: IDL.Invalid(str(error), error.token, error.transaction),
     InvalidRequestError: lambda error: IDL.Invalid(str(error)),
     CommitOutcomeUnknown: lambda error: IDL.OutcomeUnknown(error.transaction),
-    ConflictError: _encode_conflict,
+    ConflictError: lambda error: IDL.Conflict(
+        *(error.words, error.transaction),
+        encode_key(error.key) if isinstance(error.key, Key) else None,
+        error.holder,
+    ),
     AssertionFailedError: _encode_failed,
     DeadlineError: lambda error: IDL.Deadline(reason_text(error), error.transaction),
     AbortedError: lambda error: IDL.Aborted(reason_text(error), error.transaction),
@@ -250,12 +222,18 @@ DECODERS: Mapping[type[Exception], Callable[[Any], TxnError]] = {
     ),
     IDL.Unauthorized: lambda e: InvalidRequestError(*_require(e.message)),
     IDL.OutcomeUnknown: lambda e: CommitOutcomeUnknown(*_require(e.transaction)),
-    IDL.Conflict: _decode_conflict,
+    IDL.Conflict: lambda e: ConflictError(
+        e.message, key=e.key and decode_key(e.key), holder=e.holder, transaction=e.transaction
+    ),
     IDL.AssertionFailed: _decode_failed,
     IDL.Deadline: lambda e: DeadlineError(e.message, transaction=e.transaction),
     IDL.Aborted: lambda e: AbortedError(e.message, transaction=e.transaction),
     IDL.Corrupt: lambda e: CorruptRowError(e.message),
-    IDL.StoreFailed: _decode_failure,
+    IDL.StoreFailed: lambda e: (
+        StoreError(e.message or "the server failed")
+        if e.table is None
+        else TableUnavailable(e.message, e.table)
+    ),
 }
 RESULTS = {field[2]: field[1] for field in IDL.Result.thrift_spec.values()}
 """The fields of a result of commitMany, by their classes."""
@@ -352,10 +330,6 @@ def _list_fields(value: Any) -> Sequence[Any]:
     return [getattr(value, name) for name in value.__match_args__]
 
 
-def _make_pair(*fields: Any) -> tuple[Any, ...]:
-    return fields
-
-
 def _make_request(*fields: Any) -> TimedRequest:
     mutations, assertions, once, labels, retention_ms, deadline_ms, trace, *rest = fields
     items = tuple(mutations), tuple(assertions or ()), once, labels or {}, retention_ms
@@ -375,7 +349,12 @@ TYPES = {
     ),
     IDL.Outcome: MessageCodec(OUTCOMES.__getitem__, KNOWN_OUTCOMES.__getitem__),
     IDL.Key: MessageCodec(encode_key, decode_key),
-    IDL.Mutation: MessageCodec(encode_mutation, _decode_mutation),
+    IDL.Mutation: MessageCodec(
+        encode_mutation,
+        lambda m: (
+            Delete(decode_key(m.key)) if m.value is None else Mutation(decode_key(m.key), m.value)
+        ),
+    ),
     IDL.Result: MessageCodec(encode_result, decode_result),
     IDL.StoredRow: MessageCodec(
         lambda row: IDL.StoredRow(row.row, _encode_cells(row.cells)),
@@ -393,16 +372,14 @@ TYPES = {
 MAKERS: Mapping[Any, Callable[..., Any]] = {
     IDL.Cell: Cell,
     IDL.Edit: Edit,
-    IDL.Put: _make_pair,
+    IDL.Committed: Committed,
+    **dict.fromkeys(
+        (IDL.Put, IDL.Versions, IDL.Column, IDL.Page, IDL.FoundOutcome), lambda *fields: fields
+    ),
     IDL.Check: lambda key, old, puts, edits, is_deferred: Check(
         key, old, tuple(puts), tuple(edits), is_deferred is True
     ),
-    IDL.Versions: _make_pair,
-    IDL.Column: _make_pair,
     IDL.Span: lambda table, start, stop, columns: make_span(table, start, stop, None, columns),
-    IDL.Page: _make_pair,
-    IDL.Committed: Committed,
-    IDL.FoundOutcome: _make_pair,
     IDL.Request: _make_request,
     IDL.Family: lambda name, *settings: (name, Family(*settings)),
 }

@@ -21,7 +21,6 @@ from txn.client.engine import Engine
 from txn.client.local import LocalBackend
 from txn.clock import Clock, SystemClock
 from txn.errors import InvalidRequestError, TxnError
-from txn.events import Listener, silent
 from txn.host.tokens import PAUSE_MS, WrongTokens
 from txn.model import (
     Cell,
@@ -37,8 +36,7 @@ from txn.model import (
 )
 from txn.protocol.listing import name_time, scan_transactions
 from txn.protocol.row import FAMILY, column, decode_row
-from txn.protocol.statuses import ProtocolName
-from txn.request import TRANSACTIONS, Ack, Committed, Outcome, bind_request, check_deadline
+from txn.request import Ack, Committed, Outcome, bind_request, check_deadline
 from txn.server.connection import ServedInterface
 from txn.service.messages import (
     ACKS,
@@ -103,22 +101,14 @@ class Transactional:
     """Carries out the service's requests; transactional.thrift documents them."""
 
     def __init__(
-        self,
-        store: Store,
-        *,
-        token: str | None = None,
-        transactions: str | bytes = TRANSACTIONS,
-        protocol: ProtocolName | None = None,
-        on_event: Listener = silent,
-        clock: Clock | None = None,
+        self, store: Store, *, token: str | None = None, clock: Clock | None = None, **settings: Any
     ) -> None:
+        """settings: further ones of the engine."""
         self._store = store
         self._token = None if token is None else token.encode()
         self._clock = clock or SystemClock()
         self._wrong = WrongTokens(logging.getLogger("txn.serve").warning)
-        self._engine = Engine(
-            store, transactions=transactions, protocol=protocol, on_event=on_event, clock=clock
-        )
+        self._engine = Engine(store, clock=clock, **settings)
         assert isinstance(self._engine.backend, LocalBackend)
         self._backend = self._engine.backend
 
@@ -153,11 +143,9 @@ class Transactional:
         spans = [TYPES[IDL.Span].decode(span) for span in options.scanned or ()]
         check_deadline(within_ms)
         request = bind_request(
-            mutations,
-            assertions or (),
-            once=options.once,
-            labels=_add_name(options.labels or {}, options.request),
-            once_retention_ms=options.onceRetentionMs,
+            *(mutations, assertions or (), options.once),
+            _add_name(options.labels or {}, options.request),
+            options.onceRetentionMs,
             validate=options.validate,
             once_content=options.onceContent,
             answer=options.answer,

@@ -154,16 +154,12 @@ def _read_defaults(words: WordReader) -> Accesses:
     ]
 
 
-def _read_body(words: WordReader) -> Accesses:
-    """Read the query or value that calls of a function evaluate, as for a view."""
-    return _read_query(words) if words.key in _QUERIES else _read_values(words)
-
-
 # The pattern of each accessed part, and the function that reads it.
 _ACCESSES: dict[str, tuple[str, Callable[[WordReader], Accesses]]] = {
     "again": (_DOTTED, lambda words: [Change(view := words.read_table()), Read(view)]),
     "bare": (_BARE, _read_query),
-    "body": (r" .+", _read_body),
+    # The query or value that calls of a function evaluate, as for a view.
+    "body": (r" .+", lambda w: _read_query(w) if w.key in _QUERIES else _read_values(w)),
     "database": (_DOTTED, lambda words: [Change(words.read_database())]),
     "explained": (r" .+", _check_explained),
     "given": (r" \(\)", _read_defaults),

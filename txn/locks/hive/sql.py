@@ -56,9 +56,8 @@ def make_object_path(table: Path, spec: model.Spec, known: model.Table | None) -
     else:
         columns = list(known.partitioned_by)
         if wrong := {name for name, _ in spec} - {column.name for column in columns}:
-            raise InvalidRequestError(
-                "not partitioned by this", table=str(table), columns=sorted(wrong)
-            )
+            message = "not partitioned by this"
+            raise InvalidRequestError(message, table=str(table), columns=sorted(wrong))
     values, parts = dict(spec), list(table.parts)
     for column in columns:
         value = values.get(column.name)

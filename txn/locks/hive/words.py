@@ -92,10 +92,8 @@ def tokenize(text: str) -> list[Token]:
         refuse_statement(text, "a variable whose value is not known", variable=variable[0])
     try:
         tokens = Statements().tokenize(text)
-    except SqlglotError as error:
-        raise InvalidRequestError(
-            "not understood", statement=" ".join(text.split())[:SHOWN]
-        ) from error
+    except SqlglotError:
+        refuse_statement(text)
     for brace, token in pairwise(tokens):
         if brace.token_type is TokenType.L_BRACE and _NAME.fullmatch(token.text):
             refuse_statement(text, "a placeholder whose value is not known", placeholder=token.text)

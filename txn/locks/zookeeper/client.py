@@ -141,16 +141,14 @@ def parse_ensemble(parts: SplitResult) -> Ensemble:
     options = read_options(parts, OPTIONS)
     if files := options.keys() & FILES:
         if options.get("tls") == "off" or (files >= {"key"} and "certificate" not in files):
-            raise InvalidRequestError(
-                "files are for tls=on, and a key is for its certificate", options=options, uri=shown
-            )
+            message = "files are for tls=on, and a key is for its certificate"
+            raise InvalidRequestError(message, options=options, uri=shown)
         options["tls"] = "on"
     if at:
         user, _, password = map(unquote, login.partition(":"))
         if not user or not password or ":" in user or "@" in login:
-            raise InvalidRequestError(
-                "write zookeeper://user:password@host:port/base, with %40 for an @", uri=shown
-            )
+            message = "write zookeeper://user:password@host:port/base, with %40 for an @"
+            raise InvalidRequestError(message, uri=shown)
         options |= {"user": user, "password": password}
     return Ensemble(hosts, f"/{folders}" if folders else BASE, **options)
 
@@ -214,9 +212,8 @@ class ZooKeeperClient:
                 **options,
             )
         except ValueError as error:
-            raise InvalidRequestError(
-                "write host:port,host:port", hosts=ensemble.hosts, cause=str(error)
-            ) from error
+            message = "write host:port,host:port"
+            raise InvalidRequestError(message, hosts=ensemble.hosts, cause=str(error)) from error
         self._session_ms = session_ms
         self._client.add_listener(self._note_state)
         try:
@@ -409,11 +406,9 @@ def _read_results(answer: Any, count: int) -> list[Any]:
     """Return the results of a transaction's steps; if it was refused, they are fewer."""
     try:
         results: list[Any] = answer.get(timeout=CALL_WITHIN_S)
-    except exceptions.KazooException as error:
-        if not isinstance(error, LOST_REPLY):
+    except Exception as error:  # or the driver's time-out, or what was wrong with the bytes
+        if isinstance(error, exceptions.KazooException) and not isinstance(error, LOST_REPLY):
             raise _make_failure("refused", error) from error
-        raise ReplyLost("ZooKeeper: the reply was lost", cause=_describe(error)) from error
-    except Exception as error:  # the driver's time-out, or what was wrong with the bytes
         raise ReplyLost("ZooKeeper: the reply was lost", cause=_describe(error)) from error
     for result in results:
         if isinstance(result, exceptions.NoNodeError):

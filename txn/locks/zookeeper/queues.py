@@ -13,6 +13,7 @@ import json
 import random
 import re
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
 from itertools import islice
 from typing import Any, NamedTuple
 
@@ -123,12 +124,12 @@ class Folders(NamedTuple):
         return [folder for folder in reversed(self.all(objects)) if len(folder) > len(self.base)]
 
 
+@dataclass(eq=False)
 class QueueReader:
     """Reads the queues under one base path. Its results may be out of date at once."""
 
-    def __init__(self, client: ZooKeeperClient, folders: Folders) -> None:
-        self._client = client
-        self._folders = folders
+    _client: ZooKeeperClient
+    _folders: Folders
 
     def read(self, objects: Iterable[Path]) -> dict[Path, Queue]:
         """Return the queue of each object, in one round trip."""
@@ -213,7 +214,7 @@ class ZooKeeperQueues:
         self.on_contact()  # set after construction
 
     def begin(self, ticket: Ticket, wanted: Sequence[LockRequest]) -> _Attempt:
-        return _Attempt(self, ticket, wanted)
+        return _Attempt(self, self.client, self.folders, ticket, wanted)
 
     def remove(self, entries: Removal) -> None:
         """Remove a ticket's nodes, including those of attempts whose reply was lost."""
@@ -267,20 +268,18 @@ class ZooKeeperQueues:
         self.client.tidy(self.folders.list_emptied(used))
 
 
+@dataclass(eq=False)
 class _Attempt:
     """A request under way: its nodes and, as far as known, the transactions that made them."""
 
-    def __init__(
-        self, queues: ZooKeeperQueues, ticket: Ticket, wanted: Sequence[LockRequest]
-    ) -> None:
-        self._queues = queues
-        self._client = queues.client
-        self._folders = queues.folders
-        self._ticket = ticket
-        self._wanted = wanted
-        self._nodes: dict[Path, str] = {}
-        self._created_in: dict[str, int] = {}
-        self._has_tried = False
+    _queues: ZooKeeperQueues
+    _client: ZooKeeperClient
+    _folders: Folders
+    _ticket: Ticket
+    _wanted: Sequence[LockRequest]
+    _nodes: dict[Path, str] = field(default_factory=dict)
+    _created_in: dict[str, int] = field(default_factory=dict)
+    _has_tried: bool = False
 
     def acquire(self, schedule: RetrySchedule) -> Grant | Denial:
         """Enter the queue of every object, unless one is known to be denied. After a denial, leave
