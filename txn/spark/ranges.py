@@ -205,14 +205,7 @@ _PART = re.compile(
     re.IGNORECASE,
 )
 
-_KINDS: dict[str, type] = {
-    "byte": int,
-    "short": int,
-    "int": int,
-    "long": int,
-    "utf-8": str,
-    "binary": bytes,
-}
+_KINDS = dict.fromkeys(("byte", "short", "int", "long"), int) | {"utf-8": str, "binary": bytes}
 """The codecs whose bytes have a known order, and the type of their values."""
 
 _LIMITS: dict[str, tuple[int | None, int | None]] = {

@@ -82,19 +82,16 @@ class TxnDataSource(DataSource):
         """Return the reader of changes. Spark replaces an error of this method by an
         UnboundLocalError, so the first use of the reader raises it."""
         try:
-            return self._make_stream_reader(schema)
+            if self._view != CHANGES:
+                problem = "only changes are a stream: say view=changes"
+                raise InvalidRequestError(problem, given=self._view)
+            reader: DataSourceStreamReader = _import_name(VIEWS[CHANGES])(self.given, schema)
         except InvalidRequestError as error:
             return FailedStreamReader(error)
-
-    def _make_stream_reader(self, schema: StructType) -> DataSourceStreamReader:
-        if self._view != CHANGES:
-            raise InvalidRequestError(
-                "only changes are a stream: say view=changes", given=self._view
-            )
-        try:
-            reader: DataSourceStreamReader = _import_name(VIEWS[CHANGES])(self.given, schema)
         except ImportError as error:
-            raise InvalidRequestError("a change feed needs PySpark 4.2 or later") from error
+            failure = InvalidRequestError("a change feed needs PySpark 4.2 or later")
+            failure.__cause__ = error
+            return FailedStreamReader(failure)
         return reader
 
     def writer(self, schema: StructType, overwrite: bool) -> DataSourceWriter:

@@ -98,9 +98,7 @@ class TransactionsReader(ViewReader):
         found = [(row, decode_row(row)) for row in rows if is_row_key(row.row)]
         wholes = {whole for _, each in found if each.follows and (whole := parent_of(each.row_key))}
         known = read_rows(context, wholes) if wholes else {}
-        return [
-            _describe_transaction(context, row, _follow(each, known), now_ms) for row, each in found
-        ]
+        return [_describe_transaction(context, row, each, known, now_ms) for row, each in found]
 
 
 class LocksReader(ViewReader):
@@ -140,16 +138,17 @@ def _weigh(row: Row) -> int:
     return sum(len(cell.value) for cell in row.cells.values())
 
 
-def _follow(row: TransactionRow, wholes: Mapping[bytes, TransactionRow]) -> TransactionRow:
-    whole = parent_of(row.row_key)
-    return row if whole is None or whole not in wholes else follow(row, wholes[whole])
-
-
 def _describe_transaction(
-    context: Context, stored: Row, row: TransactionRow, now_ms: int
+    context: Context,
+    stored: Row,
+    row: TransactionRow,
+    wholes: Mapping[bytes, TransactionRow],
+    now_ms: int,
 ) -> dict[str, Any]:
-    request = row.buffer.request if row.buffer else None
     whole = parent_of(row.row_key)
+    if whole is not None and whole in wholes:
+        row = follow(row, wholes[whole])
+    request = row.buffer.request if row.buffer else None
     return {
         "transaction": escape(row.row_key),
         "parent": None if whole is None else escape(whole),
