@@ -132,12 +132,11 @@ class TableMapping:
 
     def find_column(self, name: str) -> MappedColumn:
         """Return the cell column with this name, or raise InvalidRequestError."""
-        known = [column.name for column in self.columns]
-        for column in self.columns:
-            if column.name == match_name(name, known):
-                return column
+        known = {column.name: column for column in self.columns}
+        if found := known.get(match_name(name, known)):
+            return found
         raise InvalidRequestError(
-            "no column of the mapping is a cell by this name", column=name, known=known
+            "no column of the mapping is a cell by this name", column=name, known=[*known]
         )
 
     def encode_rows(self, batch: pa.RecordBatch) -> list[bytes]:

@@ -161,8 +161,7 @@ class RejectKeeper:
     def _make_record(self, rows: SourceRows, request: Request, why: TxnError) -> Request:
         document = {name: text for name, text in self._describe(rows, why).items() if text}
         token = request.once or json.dumps(document).encode()
-        digest = blake2b(token, digest_size=8).hexdigest().encode()
-        row = b"%s/%s" % (rows[0].row, digest)
+        row = b"%s/%s" % (rows[0].row, blake2b(token, digest_size=8).hexdigest().encode())
         keys = [Key(row, self.rejects.family, name, self.rejects.table) for name in document]
         mutations = tuple(map(Mutation, keys, document.values()))
         return replace(request, mutations=mutations, assertions=())
