@@ -114,24 +114,22 @@ class LocksReader(ViewReader):
     def describe_rows(self, context: Context, rows: Sequence[Row]) -> list[dict[str, Any]]:
         """Return each held lock with its holder, whose row is read right after the lock."""
         held = {
-            key: cell
+            key: holder
             for row in rows
             for key, cell in row.cells.items()
-            if key.column.endswith(LOCK_SUFFIX) and holder_of(key, cell) != FREE
+            if key.column.endswith(LOCK_SUFFIX) and (holder := holder_of(key, cell)) != FREE
         }
         if not held:
             return []
-        holders = read_rows(context, {holder_of(key, cell) for key, cell in held.items()})
+        holders = read_rows(context, set(held.values()))
         # A lock whose holder has ended may have been released since the scan.
-        doubtful = [key for key, cell in held.items() if holders[holder_of(key, cell)].is_over]
+        doubtful = [key for key, holder in held.items() if holders[holder].is_over]
         again = call_store(context, lambda: context.store.read(doubtful)) if doubtful else {}
-        gone = {key for key in doubtful if holder_of(key, again[key]) != holder_of(key, held[key])}
+        for key in doubtful:
+            if holder_of(key, again[key]) != held[key]:
+                del held[key]
         now_ms = context.clock.wall_ms()
-        return [
-            _describe_lock(key, holders[holder_of(key, cell)], now_ms)
-            for key, cell in held.items()
-            if key not in gone
-        ]
+        return [_describe_lock(key, holders[holder], now_ms) for key, holder in held.items()]
 
 
 def _weigh(row: Row) -> int:
