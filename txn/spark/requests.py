@@ -335,7 +335,24 @@ class RequestBuilder:
         for some in self._list_groups(rows):
             sources = SourceRows([row.source for row in some])
             error = _find_error(some)
-            request = self._make_request(some if error is None else [], some, tokens)
+            made = some if error is None else []
+            token = content = None
+            if self.is_once:
+                content = tokens.make_content(some)
+                # Rows that do not encode may come again with other values of `onceBy`.
+                if made and (given := some[0].name) is not None:
+                    token = make_token(self.prefix, given)
+                else:
+                    token = tokens.make_token(content)
+            request = Request(
+                tuple(chain.from_iterable([row.mutations for row in made])),
+                tuple(chain.from_iterable([row.assertions for row in made])),
+                token,
+                {},
+                self.retention_ms,
+                self.validate,
+                content,
+            )
             if error is None:
                 yield sources, request
             elif reject is None:
@@ -380,26 +397,6 @@ class RequestBuilder:
         ]
         return (self.mapping.table, cells, self.deletes_nulls, *astuple(self.conditions), *others)
 
-    def _make_request(
-        self, rows: list[EncodedRow], sources: list[EncodedRow], tokens: RowTokens
-    ) -> Request:
-        """Return the request of rows, with the token of the sources. rows: none if they do not
-        encode; their token has no name of `onceBy`, since they may come again with other values."""
-        token = content = None
-        if self.is_once:
-            content = tokens.make_content(sources)
-            name = sources[0].name if rows else None
-            token = tokens.make_token(content) if name is None else make_token(self.prefix, name)
-        return Request(
-            tuple(chain.from_iterable([row.mutations for row in rows])),
-            tuple(chain.from_iterable([row.assertions for row in rows])),
-            token,
-            {},
-            self.retention_ms,
-            self.validate,
-            content,
-        )
-
     def _encode_rows(self, batch: pa.RecordBatch, can_reject: bool) -> Iterable[EncodedRow]:
         """Encode a batch, or its halves if a row does not encode, down to that row."""
         try:
@@ -409,21 +406,15 @@ class RequestBuilder:
                 half = batch.num_rows // 2
                 parts = (batch.slice(0, half), batch.slice(half))
                 return [row for part in parts for row in self._encode_rows(part, can_reject)]
+            source, group = SourceRow(b"", batch, 0), None
             if not can_reject:
-                raise make_error(SourceRows([SourceRow(b"", batch, 0)]), error) from error
-            return [self._describe_failure(batch, error)]
-
-    def _describe_failure(self, batch: pa.RecordBatch, error: InvalidRequestError) -> EncodedRow:
-        """Return the single row of a batch with what is known of it."""
-
-        def attempt(encode: Callable[[pa.RecordBatch], list[bytes]]) -> bytes | None:
+                raise make_error(SourceRows([source]), error) from error
             with suppress(InvalidRequestError):
-                return encode(batch)[0]
-            return None
-
-        source = SourceRow(attempt(self.mapping.encode_rows) or b"", batch, 0)
-        group = attempt(self.group_by.list_values) if self.group_by else None
-        return EncodedRow(source, (), None, group, (), (SourceRows([source]).text(),), error)
+                source = SourceRow(self.mapping.encode_rows(batch)[0], batch, 0)
+            with suppress(InvalidRequestError):
+                group = self.group_by.list_values(batch)[0] if self.group_by else None
+            content = (SourceRows([source]).text(),)
+            return [EncodedRow(source, (), None, group, (), content, error)]
 
     def _encode_batch(self, batch: pa.RecordBatch) -> Iterator[EncodedRow]:
         """Encode a batch by columns, with little work for each row."""
