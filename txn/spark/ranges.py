@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import os
 import re
-from collections.abc import Collection, Iterable, Iterator, Sequence
+from collections.abc import Collection, Iterable, Sequence
 from itertools import pairwise
 from typing import Any
 
@@ -132,7 +132,13 @@ def select_ranges(
     """Return the part of the ranges that a condition on the row key selects, exactly. names: of all
     columns, if there are others than the row key's."""
     names = names or [part.name for part in row]
-    for column, comparison, values in _parse_condition(text):
+    place, joined = 0, "and"
+    while joined:
+        if (match := _PART.match(text, place)) is None:
+            raise InvalidRequestError(
+                "an option is malformed", option="where", part=text[place:].strip(), shape=SHAPE
+            )
+        column, place, joined = parse_name(match["name"]), match.end(), match["joined"]
         if len(row) != 1 or match_name(column, names) != row[0].name:
             raise InvalidRequestError(
                 "where is about a row key of one column: filter other columns by the data frame's "
@@ -140,25 +146,11 @@ def select_ranges(
                 column=column,
                 row=[part.name for part in row],
             )
-        found = {each for value in values for each in _find_ranges(comparison, value, row[0])}
+        literals = _LITERAL.findall(match["value"] or match["values"])
+        comparison = match["comparison"] or "="
+        found = {each for one in literals for each in _find_ranges(comparison, one, row[0])}
         ranges = intersect_ranges(ranges, sorted(found, key=lambda each: each[0]))
     return ranges
-
-
-def _parse_condition(text: str) -> Iterator[tuple[str, str, list[str]]]:
-    """Yield column, comparison and literals of each part of `a >= 'x' AND a IN ('y', 'z')`."""
-    place, joined = 0, "and"
-    while joined:
-        if (match := _PART.match(text, place)) is None:
-            raise InvalidRequestError(
-                "an option is malformed", option="where", part=text[place:].strip(), shape=SHAPE
-            )
-        yield (
-            parse_name(match["name"]),
-            match["comparison"] or "=",
-            _LITERAL.findall(match["value"] or match["values"]),
-        )
-        place, joined = match.end(), match["joined"]
 
 
 def _find_ranges(comparison: str, literal: str, part: MappedColumn) -> tuple[Range, ...]:
