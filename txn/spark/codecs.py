@@ -212,9 +212,8 @@ class TextCodec(Codec):
             return format(Decimal(value), "f").encode()
         if self._number is int:
             return b"%d" % value
-        return (
-            f"{value:.9g}" if isinstance(self.kind, types.FloatType) else repr(float(value))
-        ).encode()
+        is_narrow = isinstance(self.kind, types.FloatType)
+        return (f"{value:.9g}" if is_narrow else repr(float(value))).encode()
 
     def decode(self, cell: bytes) -> Any:
         if not self._shape.fullmatch(cell):

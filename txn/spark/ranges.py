@@ -11,7 +11,7 @@ from __future__ import annotations
 import os
 import re
 from collections.abc import Collection, Iterable, Sequence
-from itertools import pairwise
+from itertools import pairwise, product
 from typing import Any
 
 from pyspark.sql import datasource
@@ -88,17 +88,15 @@ def divide_ranges(
     if not ranges:
         return []
     count = most or cores or os.cpu_count() or 1
-    stops = [stop for _, stop in ranges]
-    stop = None if None in stops else max(stop for stop in stops if stop is not None)
-    parts = cut_ranges(ranges, store.find_splits(table, count - 1, ranges[0][0], stop))
+    splits = store.find_splits(table, count - 1, ranges[0][0], ranges[-1][1])
+    parts = cut_ranges(ranges, splits)
     return parts if most is None else join_parts(parts, most)
 
 
 def cut_ranges(ranges: Sequence[Range], splits: Sequence[bytes]) -> list[tuple[Range, ...]]:
     """Return the ranges cut at the splits, grouped by split; no group is empty."""
     limits = zip([b"", *splits], [*splits, None], strict=True)
-    parts = (intersect_ranges(ranges, [part]) for part in limits)
-    return [part for part in parts if part]
+    return [part for limit in limits if (part := intersect_ranges(ranges, [limit]))]
 
 
 def join_parts(parts: Sequence[tuple[Range, ...]], most: int) -> list[tuple[Range, ...]]:
@@ -112,14 +110,12 @@ def join_parts(parts: Sequence[tuple[Range, ...]], most: int) -> list[tuple[Rang
 
 def intersect_ranges(ranges: Iterable[Range], others: Iterable[Range]) -> tuple[Range, ...]:
     """Return the intersection, in order; neither argument has overlapping ranges."""
-    known = list(others)
     found = []
-    for start, stop in ranges:
-        for low, high in known:
-            ends = [end for end in (stop, high) if end is not None]
-            both = max(start, low), min(ends, default=None)
-            if both[1] is None or both[0] < both[1]:
-                found.append(both)
+    for (start, stop), (low, high) in product(ranges, others):
+        ends = [end for end in (stop, high) if end is not None]
+        both = max(start, low), min(ends, default=None)
+        if both[1] is None or both[0] < both[1]:
+            found.append(both)
     return tuple(sorted(found, key=lambda part: part[0]))
 
 
