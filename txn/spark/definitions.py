@@ -224,10 +224,8 @@ def _read_connector(options: SourceOptions) -> TableDefinition:
         columns.append(_define_column(parts[0], parts[1], (family, qualifier)))
     columns.sort(key=lambda column: column.family != b"")  # the row key comes first
     if len(row := [column.name for column in columns if not column.family]) > 1:
-        raise InvalidRequestError(
-            "hbase.columns.mapping has several row keys, and no order of them: use catalog",
-            columns=row,
-        )
+        problem = "hbase.columns.mapping has several row keys, and no order of them: use catalog"
+        raise InvalidRequestError(problem, columns=row)
     table = _name_table(options, options.text("hbase.table") or options.require("table"))
     return TableDefinition(table, columns, is_partial=True)
 

@@ -153,11 +153,8 @@ def _find_ranges(comparison: str, literal: str, part: MappedColumn) -> tuple[Ran
     codec = part.codec
     kind = _KINDS.get(codec.name)
     if kind is None or (kind is str and codec.kind != StringType()):
-        raise InvalidRequestError(
-            "the bytes of this codec have no order: use prefix, start and stop",
-            column=part.name,
-            codec=codec.name,
-        )
+        problem = "the bytes of this codec have no order: use prefix, start and stop"
+        raise InvalidRequestError(problem, column=part.name, codec=codec.name)
     if literal.startswith("'") != (kind is not int):
         raise InvalidRequestError(
             "a literal does not fit its column",
