@@ -103,11 +103,10 @@ def flight_request(tables: DemoTables, flight: Flight) -> Request:
         for name in COLUMNS
         if (value := flight[name]) is not None
     ]
+    origin, dest = flight["origin"] or "", flight["dest"] or ""
     entries = [
         Mutation(Key(entry, FAMILY, ENTRY, tables.indexes), row)
-        for entry in index_rows(
-            flight["origin"] or "", row, flight["dest"] or "", flight["tailnum"]
-        )
+        for entry in index_rows(origin, row, dest, flight["tailnum"])
     ]
     absent = ~Some(Key(row, FAMILY, ANCHOR, tables.flights))
     return Request((*cells, *entries), (absent,))

@@ -73,9 +73,12 @@ class Job:
 
     def lines(self) -> Iterator[Line]:
         """Yield the job's lines until it ends. Raises JobError if it failed or fell silent."""
-        while (line := self._next()) is not None:
-            if line.startswith(b"{"):
-                yield json.loads(line)
+        try:
+            while (line := self._lines.get(timeout=SILENCE_S)) is not None:
+                if line.startswith(b"{"):
+                    yield json.loads(line)
+        except Empty:
+            raise self._failure("the job is silent", seconds=SILENCE_S) from None
         code = self._process.wait(ENDS_WITHIN_S)
         if code != 0:
             raise self._failure("the job failed", code=code)
@@ -115,12 +118,6 @@ class Job:
                     self._lines.put(line)
         finally:
             self._lines.put(None)
-
-    def _next(self) -> bytes | None:
-        try:
-            return self._lines.get(timeout=SILENCE_S)
-        except Empty:
-            raise self._failure("the job is silent", seconds=SILENCE_S) from None
 
     def _failure(self, what: str, **facts: object) -> JobError:
         log = self._log.read_text(errors="replace").splitlines()

@@ -9,12 +9,12 @@ or writes nothing looks for its token again.
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from itertools import groupby
 from operator import itemgetter
-from typing import Any, NamedTuple, TypeVar
+from typing import Any, NamedTuple
 
 from txn.arguments import check_calls
 from txn.client.block import OptimisticTransaction, refuse_unrun
@@ -39,8 +39,6 @@ from txn.spark.partitions import (
 )
 from txn.spark.tokens import Once, digest_rows, find_token, name_function
 from txn.tracing import Headers, continue_trace
-
-T = TypeVar("T")
 
 
 class RowRefusedError(TxnError):
@@ -98,11 +96,25 @@ def run_partition(
         options["once_retention_ms"] = once_retention_ms
     runner = _BlockRunner(worker.engine, function, on_assertion, options, trace)
     sources = found if group is None else _list_groups(found, group)
-    given = (once, job or "", group is not None, (name_function(function), table))
-    items = (_make_item(source, *given) for source in sources)
+    target = name_function(function), table
+
+    def make_item(source: Any) -> _Item:
+        try:
+            if once is None:
+                return _Item(source, Request(()))
+            rows = source if group is not None else [source]
+            names = [source] if callable(once) else rows
+            tokens = {find_token(each, once, job or "") for each in names}
+            if len(tokens) > 1:
+                raise InvalidRequestError("the rows of a group have several tokens", once=once)
+            content = digest_rows(rows, target)
+            return _Item(source, Request((), (), tokens.pop(), once_content=content, answer=b""))
+        except Exception as error:
+            raise make_error(source, error) from error
+
     seen: Counter[str] = Counter()
     with finish_work(worker, seen), ThreadPoolExecutor(threads) as pool:
-        for some in divide_batches(items, lambda _: 0, size=batch, max_bytes=1):
+        for some in divide_batches(map(make_item, sources), lambda _: 0, size=batch, max_bytes=1):
             left = runner.drop_committed(some)
             seen["repeated"] += len(some) - len(left)
             for result, retries in (map if threads == 1 else pool.map)(runner.run, left):
@@ -190,20 +202,3 @@ def _list_groups(rows: Iterator[Any], group: Callable[[Any], object] | str) -> I
             raise make_error(some[0], error)
         closed.add(value)
         yield some
-
-
-def _make_item(
-    source: Any, once: Once | None, job: str, is_group: bool, target: Collection[str | bytes | None]
-) -> _Item:
-    try:
-        if once is None:
-            return _Item(source, Request(()))
-        rows = source if is_group else [source]
-        names = [source] if callable(once) else rows
-        tokens = {find_token(each, once, job) for each in names}
-        if len(tokens) > 1:
-            raise InvalidRequestError("the rows of a group have several tokens", once=once)
-        content = digest_rows(rows, target)
-        return _Item(source, Request((), (), tokens.pop(), once_content=content, answer=b""))
-    except Exception as error:
-        raise make_error(source, error) from error

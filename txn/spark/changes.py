@@ -141,9 +141,8 @@ class ChangeReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
             self._engine = self._access.open_engine()
             context = self._engine.context
             refuse_rowless(context, self._skips_rowless)
-            delay_ms = self._delay_ms
-            if delay_ms is None:
-                delay_ms = Bounds.of_store(context).delay_ms
+            given_ms = self._delay_ms
+            delay_ms = Bounds.of_store(context).delay_ms if given_ms is None else given_ms
             bounds = Bounds(delay_ms, self._lateness_ms, self._retention_ms)
             self._feed = ChangeFeed(context, bounds, is_strict=self._is_strict)
         return self._feed

@@ -24,6 +24,7 @@ from pyspark.sql.pandas.types import to_arrow_schema
 
 from txn.errors import InvalidRequestError
 from txn.spark.texts import (
+    TIMES,
     check_json,
     count_micros,
     format_iso,
@@ -36,6 +37,7 @@ from txn.spark.texts import (
 Cells = Sequence[bytes | None]
 """The cells of a column, None for each absent one."""
 
+NESTED = (types.StructType, types.ArrayType, types.MapType)
 DEFAULT_CODECS: dict[type[types.DataType], str] = {
     types.StringType: "utf-8",
     types.ByteType: "byte",
@@ -47,14 +49,9 @@ DEFAULT_CODECS: dict[type[types.DataType], str] = {
     types.BooleanType: "boolean",
     types.BinaryType: "binary",
     types.DecimalType: "text",
-    types.TimestampType: "iso",
-    types.TimestampNTZType: "iso",
-    types.DateType: "iso",
-    types.TimeType: "iso",
+    **dict.fromkeys(TIMES, "iso"),
     types.DayTimeIntervalType: "long",
-    types.StructType: "json",
-    types.ArrayType: "json",
-    types.MapType: "json",
+    **dict.fromkeys(NESTED, "json"),
 }
 """The default codec of each type. Numbers have the bytes that HBase's own connector and SHC write;
 dates and times are text; nested values are JSON."""
@@ -215,9 +212,8 @@ class TextCodec(Codec):
             return format(Decimal(value), "f").encode()
         if self._number is int:
             return b"%d" % value
-        return (
-            f"{value:.9g}" if isinstance(self.kind, types.FloatType) else repr(float(value))
-        ).encode()
+        is_narrow = isinstance(self.kind, types.FloatType)
+        return (f"{value:.9g}" if is_narrow else repr(float(value))).encode()
 
     def decode(self, cell: bytes) -> Any:
         if not self._shape.fullmatch(cell):
@@ -303,12 +299,9 @@ CODECS: dict[str, tuple[type[Codec], tuple[type[types.DataType], ...]]] = {
     "boolean": (BooleanCodec, (types.BooleanType,)),
     "binary": (BytesCodec, (types.BinaryType,)),
     "text": (TextCodec, (types.NumericType, types.DayTimeIntervalType)),
-    "iso": (
-        IsoCodec,
-        (types.TimestampType, types.TimestampNTZType, types.DateType, types.TimeType),
-    ),
+    "iso": (IsoCodec, TIMES),
     "millis": (MillisCodec, (types.TimestampType,)),
-    "json": (JsonCodec, (types.StructType, types.ArrayType, types.MapType)),
+    "json": (JsonCodec, NESTED),
 }
 """The codecs by their names in options, and the Spark types that each accepts. The first type is
 implied by the name of a codec of numbers, or of a single type."""

@@ -97,17 +97,15 @@ def read_definition(options: SourceOptions, schema: types.StructType | None) -> 
         case ["row"]:
             return _read_own(options, schema)
         case ["hbase.columns.mapping"]:
-            return _match_columns(_read_connector(options), schema)
+            found = _read_connector(options)
         case ["catalog"]:
-            return _match_columns(_read_catalog(options), schema)
-    raise InvalidRequestError(
-        "columns must be mapped in one way: by row with columns or family, by "
-        "hbase.columns.mapping, or by catalog",
-        given=sorted(given),
-    )
-
-
-def _match_columns(found: TableDefinition, schema: types.StructType | None) -> TableDefinition:
+            found = _read_catalog(options)
+        case _:
+            raise InvalidRequestError(
+                "columns must be mapped in one way: by row with columns or family, by "
+                "hbase.columns.mapping, or by catalog",
+                given=sorted(given),
+            )
     names = schema.names if schema else []
     columns = [replace(each, name=match_name(each.name, names)) for each in found.columns]
     return replace(found, columns=columns)
@@ -226,10 +224,8 @@ def _read_connector(options: SourceOptions) -> TableDefinition:
         columns.append(_define_column(parts[0], parts[1], (family, qualifier)))
     columns.sort(key=lambda column: column.family != b"")  # the row key comes first
     if len(row := [column.name for column in columns if not column.family]) > 1:
-        raise InvalidRequestError(
-            "hbase.columns.mapping has several row keys, and no order of them: use catalog",
-            columns=row,
-        )
+        problem = "hbase.columns.mapping has several row keys, and no order of them: use catalog"
+        raise InvalidRequestError(problem, columns=row)
     table = _name_table(options, options.text("hbase.table") or options.require("table"))
     return TableDefinition(table, columns, is_partial=True)
 
@@ -271,10 +267,10 @@ def _parse_catalog_column(name: str, entry: Mapping[str, Any]) -> ColumnDefiniti
     if length and (not is_number(length) or int(length) < 1):
         raise InvalidRequestError("catalog has a length that is none", column=name, length=length)
     kind, qualifier = _take(entry, "type", str, name), _take(entry, "col", str, name)
-    family, codec = str(entry.get("cf", "rowkey")), entry.get("codec")
-    if family != "rowkey":
-        return _define_column(name, kind, (family, qualifier), codec)
-    return _define_column(name, kind, ("", ""), codec, int(length) if length else None)
+    family = str(entry.get("cf", "rowkey"))
+    width = int(length) if length and family == "rowkey" else None
+    cell = ("" if family == "rowkey" else family, qualifier)
+    return _define_column(name, kind, cell, entry.get("codec"), width)
 
 
 def _define_column(

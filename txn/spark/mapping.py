@@ -114,10 +114,8 @@ class TableMapping:
         rows = [definition, *definition.other_rows]
         both = [column for row in rows for column in row.columns if column.name in others]
         if both and not (options.text("family") and all(column.family for column in both)):
-            raise InvalidRequestError(
-                "a column that has timestamps or assertions cannot be a cell as well",
-                columns=sorted(column.name for column in both),
-            )
+            problem = "a column that has timestamps or assertions cannot be a cell as well"
+            raise InvalidRequestError(problem, columns=sorted(column.name for column in both))
         drops_empty = options.choice("empty", ("error", "null"), "error") == "null"
         main, *other_rows = (_map_row(row, known, others, drops_empty) for row in rows)
         return replace(main, other_rows=tuple(other_rows))
@@ -132,12 +130,11 @@ class TableMapping:
 
     def find_column(self, name: str) -> MappedColumn:
         """Return the cell column with this name, or raise InvalidRequestError."""
-        known = [column.name for column in self.columns]
-        for column in self.columns:
-            if column.name == match_name(name, known):
-                return column
+        known = {column.name: column for column in self.columns}
+        if found := known.get(match_name(name, known)):
+            return found
         raise InvalidRequestError(
-            "no column of the mapping is a cell by this name", column=name, known=known
+            "no column of the mapping is a cell by this name", column=name, known=[*known]
         )
 
     def encode_rows(self, batch: pa.RecordBatch) -> list[bytes]:
@@ -201,10 +198,8 @@ def _make_schema(definition: TableDefinition) -> StructType:
     for column in definition.columns:
         kind = column.kind or (type_of_codec(column.codec) if column.codec else None)
         if kind is None:
-            raise InvalidRequestError(
-                "a column has no type: give it in the mapping, or all with .schema()",
-                column=column.name,
-            )
+            problem = "a column has no type: give it in the mapping, or all with .schema()"
+            raise InvalidRequestError(problem, column=column.name)
         schema.add(column.name, kind)
     return schema
 
@@ -248,16 +243,11 @@ def _map_row(
     separator = definition.separator
     for part in row:
         if separator and not part.codec.is_text:
-            raise InvalidRequestError(
-                "a row key with a separator is made of text: name a codec",
-                column=part.name,
-                codec=part.codec.name,
-            )
+            problem = "a row key with a separator is made of text: name a codec"
+            raise InvalidRequestError(problem, column=part.name, codec=part.codec.name)
     if not separator and (loose := [part.name for part in row[:-1] if not part.width]):
-        raise InvalidRequestError(
-            "a row key without a separator needs a fixed width for all columns but the last",
-            columns=loose,
-        )
+        problem = "a row key without a separator needs a fixed width for all columns but the last"
+        raise InvalidRequestError(problem, columns=loose)
     cells = tuple(column for column in columns if column.family)
     return TableMapping(definition.table, schema, row, separator, cells)
 

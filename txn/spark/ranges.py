@@ -10,8 +10,8 @@ from __future__ import annotations
 
 import os
 import re
-from collections.abc import Collection, Iterable, Iterator, Sequence
-from itertools import pairwise
+from collections.abc import Collection, Iterable, Sequence
+from itertools import pairwise, product
 from typing import Any
 
 from pyspark.sql import datasource
@@ -88,17 +88,15 @@ def divide_ranges(
     if not ranges:
         return []
     count = most or cores or os.cpu_count() or 1
-    stops = [stop for _, stop in ranges]
-    stop = None if None in stops else max(stop for stop in stops if stop is not None)
-    parts = cut_ranges(ranges, store.find_splits(table, count - 1, ranges[0][0], stop))
+    splits = store.find_splits(table, count - 1, ranges[0][0], ranges[-1][1])
+    parts = cut_ranges(ranges, splits)
     return parts if most is None else join_parts(parts, most)
 
 
 def cut_ranges(ranges: Sequence[Range], splits: Sequence[bytes]) -> list[tuple[Range, ...]]:
     """Return the ranges cut at the splits, grouped by split; no group is empty."""
     limits = zip([b"", *splits], [*splits, None], strict=True)
-    parts = (intersect_ranges(ranges, [part]) for part in limits)
-    return [part for part in parts if part]
+    return [part for limit in limits if (part := intersect_ranges(ranges, [limit]))]
 
 
 def join_parts(parts: Sequence[tuple[Range, ...]], most: int) -> list[tuple[Range, ...]]:
@@ -112,14 +110,12 @@ def join_parts(parts: Sequence[tuple[Range, ...]], most: int) -> list[tuple[Rang
 
 def intersect_ranges(ranges: Iterable[Range], others: Iterable[Range]) -> tuple[Range, ...]:
     """Return the intersection, in order; neither argument has overlapping ranges."""
-    known = list(others)
     found = []
-    for start, stop in ranges:
-        for low, high in known:
-            ends = [end for end in (stop, high) if end is not None]
-            both = max(start, low), min(ends, default=None)
-            if both[1] is None or both[0] < both[1]:
-                found.append(both)
+    for (start, stop), (low, high) in product(ranges, others):
+        ends = [end for end in (stop, high) if end is not None]
+        both = max(start, low), min(ends, default=None)
+        if both[1] is None or both[0] < both[1]:
+            found.append(both)
     return tuple(sorted(found, key=lambda part: part[0]))
 
 
@@ -132,7 +128,13 @@ def select_ranges(
     """Return the part of the ranges that a condition on the row key selects, exactly. names: of all
     columns, if there are others than the row key's."""
     names = names or [part.name for part in row]
-    for column, comparison, values in _parse_condition(text):
+    place, joined = 0, "and"
+    while joined:
+        if (match := _PART.match(text, place)) is None:
+            raise InvalidRequestError(
+                "an option is malformed", option="where", part=text[place:].strip(), shape=SHAPE
+            )
+        column, place, joined = parse_name(match["name"]), match.end(), match["joined"]
         if len(row) != 1 or match_name(column, names) != row[0].name:
             raise InvalidRequestError(
                 "where is about a row key of one column: filter other columns by the data frame's "
@@ -140,36 +142,19 @@ def select_ranges(
                 column=column,
                 row=[part.name for part in row],
             )
-        found = {each for value in values for each in _find_ranges(comparison, value, row[0])}
+        literals = _LITERAL.findall(match["value"] or match["values"])
+        comparison = match["comparison"] or "="
+        found = {each for one in literals for each in _find_ranges(comparison, one, row[0])}
         ranges = intersect_ranges(ranges, sorted(found, key=lambda each: each[0]))
     return ranges
-
-
-def _parse_condition(text: str) -> Iterator[tuple[str, str, list[str]]]:
-    """Yield column, comparison and literals of each part of `a >= 'x' AND a IN ('y', 'z')`."""
-    place, joined = 0, "and"
-    while joined:
-        if (match := _PART.match(text, place)) is None:
-            raise InvalidRequestError(
-                "an option is malformed", option="where", part=text[place:].strip(), shape=SHAPE
-            )
-        yield (
-            parse_name(match["name"]),
-            match["comparison"] or "=",
-            _LITERAL.findall(match["value"] or match["values"]),
-        )
-        place, joined = match.end(), match["joined"]
 
 
 def _find_ranges(comparison: str, literal: str, part: MappedColumn) -> tuple[Range, ...]:
     codec = part.codec
     kind = _KINDS.get(codec.name)
     if kind is None or (kind is str and codec.kind != StringType()):
-        raise InvalidRequestError(
-            "the bytes of this codec have no order: use prefix, start and stop",
-            column=part.name,
-            codec=codec.name,
-        )
+        problem = "the bytes of this codec have no order: use prefix, start and stop"
+        raise InvalidRequestError(problem, column=part.name, codec=codec.name)
     if literal.startswith("'") != (kind is not int):
         raise InvalidRequestError(
             "a literal does not fit its column",
@@ -205,14 +190,7 @@ _PART = re.compile(
     re.IGNORECASE,
 )
 
-_KINDS: dict[str, type] = {
-    "byte": int,
-    "short": int,
-    "int": int,
-    "long": int,
-    "utf-8": str,
-    "binary": bytes,
-}
+_KINDS = dict.fromkeys(("byte", "short", "int", "long"), int) | {"utf-8": str, "binary": bytes}
 """The codecs whose bytes have a known order, and the type of their values."""
 
 _LIMITS: dict[str, tuple[int | None, int | None]] = {

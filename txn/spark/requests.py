@@ -17,21 +17,13 @@ from __future__ import annotations
 import json
 from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
 from contextlib import suppress
-from dataclasses import dataclass
+from dataclasses import astuple, dataclass
 from hashlib import blake2b
 from itertools import chain, groupby, repeat
 from typing import Any, NamedTuple
 
 import pyarrow as pa
-from pyspark.sql.types import (
-    ArrayType,
-    DataType,
-    IntegerType,
-    LongType,
-    NumericType,
-    StringType,
-    StructType,
-)
+from pyspark.sql import types
 
 from txn.assertions import MAX_DEPTH, Assertion, Not, Some, Version
 from txn.documents import AssertionReader, parse_assertions, read_bytes, read_key
@@ -72,12 +64,12 @@ class Naming:
     codecs: tuple[Codec, ...]
 
     @classmethod
-    def parse(cls, option: str, names: Sequence[str], schema: StructType) -> Naming:
+    def parse(cls, option: str, names: Sequence[str], schema: types.StructType) -> Naming:
         codecs = []
         for name in names:
             kind = _find_type(option, schema, name)
             # The default codec, but text for numbers: people read tokens.
-            codec = "text" if isinstance(kind, NumericType) else name_codec(kind, name)
+            codec = "text" if isinstance(kind, types.NumericType) else name_codec(kind, name)
             codecs.append(make_codec(codec, kind, name))
         return cls(tuple(names), tuple(codecs))
 
@@ -133,13 +125,14 @@ class Conditions:
     documents: str | None = None
 
     @classmethod
-    def parse(cls, options: SourceOptions, schema: StructType) -> Conditions:
+    def parse(cls, options: SourceOptions, schema: types.StructType) -> Conditions:
         versions = _parse_versions(options.text("ifVersion"), schema.names)
+        whole = (types.LongType, types.IntegerType)
         for _, source in versions:
-            _check_type("ifVersion", schema, source, (LongType, IntegerType), "a timestamp in ms")
+            _check_type("ifVersion", schema, source, whole, "a timestamp in ms")
         documents = match_name(parse_name(options.text("assertions") or ""), schema.names) or None
         if documents is not None:
-            kinds = (StringType, ArrayType, StructType)
+            kinds = (types.StringType, types.ArrayType, types.StructType)
             _check_type("assertions", schema, documents, kinds, "JSON text, or an array of structs")
         absent = options.text("ifAbsent", "false") or "false"
         if absent.lower() in ("true", "false"):
@@ -201,7 +194,7 @@ def _parse_versions(text: str | None, names: Collection[str]) -> tuple[tuple[str
 
 
 def _check_type(
-    option: str, schema: StructType, name: str, kinds: tuple[type, ...], wanted: str
+    option: str, schema: types.StructType, name: str, kinds: tuple[type, ...], wanted: str
 ) -> None:
     kind = _find_type(option, schema, name)
     if not isinstance(kind, kinds):
@@ -214,7 +207,7 @@ def _check_type(
         )
 
 
-def _find_type(option: str, schema: StructType, name: str) -> DataType:
+def _find_type(option: str, schema: types.StructType, name: str) -> types.DataType:
     if name not in schema.names:
         raise InvalidRequestError("an option names no column", option=option, column=name)
     return schema[name].dataType
@@ -342,7 +335,24 @@ class RequestBuilder:
         for some in self._list_groups(rows):
             sources = SourceRows([row.source for row in some])
             error = _find_error(some)
-            request = self._make_request(some if error is None else [], some, tokens)
+            made = some if error is None else []
+            token = content = None
+            if self.is_once:
+                content = tokens.make_content(some)
+                # Rows that do not encode may come again with other values of `onceBy`.
+                if made and (given := some[0].name) is not None:
+                    token = make_token(self.prefix, given)
+                else:
+                    token = tokens.make_token(content)
+            request = Request(
+                tuple(chain.from_iterable([row.mutations for row in made])),
+                tuple(chain.from_iterable([row.assertions for row in made])),
+                token,
+                {},
+                self.retention_ms,
+                self.validate,
+                content,
+            )
             if error is None:
                 yield sources, request
             elif reject is None:
@@ -380,34 +390,12 @@ class RequestBuilder:
     def _list_targets(self) -> Collection[Any]:
         """Return what defines a row's write beside its content: table, cells and conditions."""
         cells = [(column.family, column.qualifier) for column in self.mapping.columns]
-        terms = self.conditions
-        conditions = (terms.absent, terms.versions, terms.documents)
         others = [
             (row.table, row.separator, [part.name for part in row.row], *place)
             for row in self.mapping.other_rows
             for place in ((column.family, column.qualifier) for column in row.columns)
         ]
-        return (self.mapping.table, cells, self.deletes_nulls, *conditions, *others)
-
-    def _make_request(
-        self, rows: list[EncodedRow], sources: list[EncodedRow], tokens: RowTokens
-    ) -> Request:
-        """Return the request of rows, with the token of the sources. rows: none if they do not
-        encode; their token has no name of `onceBy`, since they may come again with other values."""
-        token = content = None
-        if self.is_once:
-            content = tokens.make_content(sources)
-            name = sources[0].name if rows else None
-            token = tokens.make_token(content) if name is None else make_token(self.prefix, name)
-        return Request(
-            tuple(chain.from_iterable([row.mutations for row in rows])),
-            tuple(chain.from_iterable([row.assertions for row in rows])),
-            token,
-            {},
-            self.retention_ms,
-            self.validate,
-            content,
-        )
+        return (self.mapping.table, cells, self.deletes_nulls, *astuple(self.conditions), *others)
 
     def _encode_rows(self, batch: pa.RecordBatch, can_reject: bool) -> Iterable[EncodedRow]:
         """Encode a batch, or its halves if a row does not encode, down to that row."""
@@ -418,21 +406,15 @@ class RequestBuilder:
                 half = batch.num_rows // 2
                 parts = (batch.slice(0, half), batch.slice(half))
                 return [row for part in parts for row in self._encode_rows(part, can_reject)]
+            source, group = SourceRow(b"", batch, 0), None
             if not can_reject:
-                raise make_error(SourceRows([SourceRow(b"", batch, 0)]), error) from error
-            return [self._describe_failure(batch, error)]
-
-    def _describe_failure(self, batch: pa.RecordBatch, error: InvalidRequestError) -> EncodedRow:
-        """Return the single row of a batch with what is known of it."""
-
-        def attempt(encode: Callable[[pa.RecordBatch], list[bytes]]) -> bytes | None:
+                raise make_error(SourceRows([source]), error) from error
             with suppress(InvalidRequestError):
-                return encode(batch)[0]
-            return None
-
-        source = SourceRow(attempt(self.mapping.encode_rows) or b"", batch, 0)
-        group = attempt(self.group_by.list_values) if self.group_by else None
-        return EncodedRow(source, (), None, group, (), (SourceRows([source]).text(),), error)
+                source = SourceRow(self.mapping.encode_rows(batch)[0], batch, 0)
+            with suppress(InvalidRequestError):
+                group = self.group_by.list_values(batch)[0] if self.group_by else None
+            content = (SourceRows([source]).text(),)
+            return [EncodedRow(source, (), None, group, (), content, error)]
 
     def _encode_batch(self, batch: pa.RecordBatch) -> Iterator[EncodedRow]:
         """Encode a batch by columns, with little work for each row."""
@@ -500,7 +482,7 @@ def _find_error(rows: list[EncodedRow]) -> InvalidRequestError | None:
 
 
 def parse_requests(
-    options: SourceOptions, schema: StructType, retention_ms: int | None = None
+    options: SourceOptions, schema: types.StructType, retention_ms: int | None = None
 ) -> RequestBuilder:
     """Return the builder that the options define. Raise InvalidRequestError if they do not fit each
     other or the schema. retention_ms: the default for tokens that no column names."""

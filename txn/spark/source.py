@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from importlib import import_module
-from typing import Any, NoReturn
+from typing import Any, NoReturn, cast
 
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql.datasource import (
@@ -64,38 +64,30 @@ class TxnDataSource(DataSource):
         return self.given.choice("view", (ROWS, *VIEWS), ROWS)
 
     def schema(self) -> StructType:
-        known: StructType
         if self._view == ROWS:
-            known = _import_name("txn.spark.reader:infer_schema")(self.given)
-        else:
-            known = _import_name(VIEWS[self._view]).known
-        return known
+            return cast(StructType, _import_name("txn.spark.reader:infer_schema")(self.given))
+        return cast(StructType, _import_name(VIEWS[self._view]).known)
 
     def reader(self, schema: StructType) -> DataSourceReader:
         if self._view == CHANGES:
             raise InvalidRequestError("changes are a stream: use readStream", view=CHANGES)
         make = _import_name(VIEWS.get(self._view, "txn.spark.reader:TableReader"))
-        reader: DataSourceReader = make(self.given, schema)
-        return reader
+        return cast(DataSourceReader, make(self.given, schema))
 
     def streamReader(self, schema: StructType) -> DataSourceStreamReader:
         """Return the reader of changes. Spark replaces an error of this method by an
         UnboundLocalError, so the first use of the reader raises it."""
         try:
-            return self._make_stream_reader(schema)
+            if self._view != CHANGES:
+                problem = "only changes are a stream: say view=changes"
+                raise InvalidRequestError(problem, given=self._view)
+            return cast(DataSourceStreamReader, _import_name(VIEWS[CHANGES])(self.given, schema))
         except InvalidRequestError as error:
             return FailedStreamReader(error)
-
-    def _make_stream_reader(self, schema: StructType) -> DataSourceStreamReader:
-        if self._view != CHANGES:
-            raise InvalidRequestError(
-                "only changes are a stream: say view=changes", given=self._view
-            )
-        try:
-            reader: DataSourceStreamReader = _import_name(VIEWS[CHANGES])(self.given, schema)
         except ImportError as error:
-            raise InvalidRequestError("a change feed needs PySpark 4.2 or later") from error
-        return reader
+            failure = InvalidRequestError("a change feed needs PySpark 4.2 or later")
+            failure.__cause__ = error
+            return FailedStreamReader(failure)
 
     def writer(self, schema: StructType, overwrite: bool) -> DataSourceWriter:
         _refuse(overwrite, "use mode append; a table is not overwritten")
@@ -103,8 +95,7 @@ class TxnDataSource(DataSource):
         path = (
             "txn.spark.atomic:make_atomic_writer" if is_atomic else "txn.spark.writer:make_writer"
         )
-        writer: DataSourceWriter = _import_name(path)(self.given, schema)
-        return writer
+        return cast(DataSourceWriter, _import_name(path)(self.given, schema))
 
     def streamWriter(self, schema: StructType, overwrite: bool) -> DataSourceStreamWriter:
         _refuse(overwrite, "use the output mode append, or foreachBatch")
@@ -115,8 +106,7 @@ class TxnDataSource(DataSource):
                 option="atomic",
             )
         make = _import_name("txn.spark.writer:make_stream_writer")
-        writer: DataSourceStreamWriter = make(self.given, schema)
-        return writer
+        return cast(DataSourceStreamWriter, make(self.given, schema))
 
 
 class FailedStreamReader(DataSourceStreamReader):

@@ -32,6 +32,7 @@ _LEAST, _MOST = ((each - _EPOCH) // _MICROSECOND for each in (datetime.min, date
 _BEYOND = re.compile(r"([+-][0-9]{4,6}|0000)(-.*)", re.DOTALL)
 _ESCAPE = re.compile(r"\\(?:u[0-9a-f]{4}|.)")
 
+TIMES = (types.TimestampType, types.TimestampNTZType, types.DateType, types.TimeType)
 Write = Callable[[types.DataType, Any], str]
 Read = Callable[[types.DataType, Any], Any]
 
@@ -228,7 +229,7 @@ _SINGLE: tuple[tuple[tuple[type[types.DataType], ...], Write, Read], ...] = (
         lambda _, plain: base64.b64decode(plain, validate=True),
     ),
     (
-        (types.DateType, types.TimeType, types.TimestampType, types.TimestampNTZType),
+        TIMES,
         lambda kind, value: f'"{format_iso(kind, value)}"',
         lambda kind, plain: parse_iso(kind, str(plain)),
     ),

@@ -98,9 +98,7 @@ class TransactionsReader(ViewReader):
         found = [(row, decode_row(row)) for row in rows if is_row_key(row.row)]
         wholes = {whole for _, each in found if each.follows and (whole := parent_of(each.row_key))}
         known = read_rows(context, wholes) if wholes else {}
-        return [
-            _describe_transaction(context, row, _follow(each, known), now_ms) for row, each in found
-        ]
+        return [_describe_transaction(context, row, each, known, now_ms) for row, each in found]
 
 
 class LocksReader(ViewReader):
@@ -116,40 +114,39 @@ class LocksReader(ViewReader):
     def describe_rows(self, context: Context, rows: Sequence[Row]) -> list[dict[str, Any]]:
         """Return each held lock with its holder, whose row is read right after the lock."""
         held = {
-            key: cell
+            key: holder
             for row in rows
             for key, cell in row.cells.items()
-            if key.column.endswith(LOCK_SUFFIX) and holder_of(key, cell) != FREE
+            if key.column.endswith(LOCK_SUFFIX) and (holder := holder_of(key, cell)) != FREE
         }
         if not held:
             return []
-        holders = read_rows(context, {holder_of(key, cell) for key, cell in held.items()})
+        holders = read_rows(context, set(held.values()))
         # A lock whose holder has ended may have been released since the scan.
-        doubtful = [key for key, cell in held.items() if holders[holder_of(key, cell)].is_over]
+        doubtful = [key for key, holder in held.items() if holders[holder].is_over]
         again = call_store(context, lambda: context.store.read(doubtful)) if doubtful else {}
-        gone = {key for key in doubtful if holder_of(key, again[key]) != holder_of(key, held[key])}
+        for key in doubtful:
+            if holder_of(key, again[key]) != held[key]:
+                del held[key]
         now_ms = context.clock.wall_ms()
-        return [
-            _describe_lock(key, holders[holder_of(key, cell)], now_ms)
-            for key, cell in held.items()
-            if key not in gone
-        ]
+        return [_describe_lock(key, holders[holder], now_ms) for key, holder in held.items()]
 
 
 def _weigh(row: Row) -> int:
     return sum(len(cell.value) for cell in row.cells.values())
 
 
-def _follow(row: TransactionRow, wholes: Mapping[bytes, TransactionRow]) -> TransactionRow:
-    whole = parent_of(row.row_key)
-    return row if whole is None or whole not in wholes else follow(row, wholes[whole])
-
-
 def _describe_transaction(
-    context: Context, stored: Row, row: TransactionRow, now_ms: int
+    context: Context,
+    stored: Row,
+    row: TransactionRow,
+    wholes: Mapping[bytes, TransactionRow],
+    now_ms: int,
 ) -> dict[str, Any]:
-    request = row.buffer.request if row.buffer else None
     whole = parent_of(row.row_key)
+    if whole is not None and whole in wholes:
+        row = follow(row, wholes[whole])
+    request = row.buffer.request if row.buffer else None
     return {
         "transaction": escape(row.row_key),
         "parent": None if whole is None else escape(whole),

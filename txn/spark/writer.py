@@ -148,27 +148,23 @@ class RejectKeeper:
                 if not isinstance(result, Committed):
                     raise make_error(rows, result) from result
                 repeated += result.repeated
-        elif refused and self.rejects.folder is not None:
-            self._append(self.rejects.folder, refused)
+        elif refused and (folder := self.rejects.folder) is not None:
+            folder.mkdir(parents=True, exist_ok=True)
+            self.file = self.file or f".{self.job}-{self.partition}-{uuid.uuid4().hex}.rejects"
+            with open(folder / self.file, "a", encoding="utf-8") as file:
+                for rows, _, why in refused:
+                    document = self._describe(rows, why)
+                    document["row"] = json.loads(document["row"])
+                    file.write(json.dumps(document, ensure_ascii=False) + "\n")
         return repeated
 
     def _make_record(self, rows: SourceRows, request: Request, why: TxnError) -> Request:
         document = {name: text for name, text in self._describe(rows, why).items() if text}
         token = request.once or json.dumps(document).encode()
-        digest = blake2b(token, digest_size=8).hexdigest().encode()
-        row = b"%s/%s" % (rows[0].row, digest)
+        row = b"%s/%s" % (rows[0].row, blake2b(token, digest_size=8).hexdigest().encode())
         keys = [Key(row, self.rejects.family, name, self.rejects.table) for name in document]
         mutations = tuple(map(Mutation, keys, document.values()))
         return replace(request, mutations=mutations, assertions=())
-
-    def _append(self, folder: Path, refused: Refused[SourceRows]) -> None:
-        folder.mkdir(parents=True, exist_ok=True)
-        self.file = self.file or f".{self.job}-{self.partition}-{uuid.uuid4().hex}.rejects"
-        with open(folder / self.file, "a", encoding="utf-8") as file:
-            for rows, _, why in refused:
-                document = self._describe(rows, why)
-                document["row"] = json.loads(document["row"])
-                file.write(json.dumps(document, ensure_ascii=False) + "\n")
 
     def _describe(self, rows: SourceRows, why: TxnError) -> dict[str, Any]:
         return {
