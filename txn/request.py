@@ -119,7 +119,9 @@ class Terms(NamedTuple):
     @property
     def of_request(self) -> dict[str, Any]:
         """Those that a Request keeps, by name."""
-        return {name: value for name, value in self._asdict().items() if name != "ack"}
+        once, labels, retention_ms, _, validate, content = self
+        own = {"once": once, "labels": labels, "once_retention_ms": retention_ms}
+        return own | {"validate": validate, "once_content": content}
 
 
 def as_request(given: object) -> Request:

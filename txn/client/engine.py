@@ -428,11 +428,11 @@ class Engine:
 
     def _bind(self, given: RequestLike, deadline_ms: int | None, terms: Terms) -> Request:
         """Return a valid request. terms: for what the given one does not say."""
-        own = terms.of_request
         if type(given) is not tuple or len(given) != 2:
             r = as_request(given)
-            own |= {name: value for name in own if (value := getattr(r, name)) is not None}
-            given = r.mutations, r.assertions
-        request = bind_request(*given, table=self._table, **own)
+            validate = terms.validate if r.validate is None else r.validate
+            own = r.once, r.labels, r.once_retention_ms, terms.ack, validate, r.once_content
+            given, terms = (r.mutations, r.assertions), Terms(*own)
+        request = bind_request(*given, table=self._table, **terms.of_request)
         self._backend.check_request(request, deadline_ms)
         return request

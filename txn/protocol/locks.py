@@ -388,4 +388,7 @@ def make_assertion_error(t: PendingCommit, assertion: Assertion) -> AssertionFai
 
 def find_failed(t: PendingCommit) -> Assertion | None:
     """Return the first assertion that does not hold for the cells in `seen`."""
-    return next((a for a in t.request.assertions if not assertions.holds(a, t.seen)), None)
+    for assertion in t.request.assertions:
+        if not assertions.holds(assertion, t.seen):
+            return assertion
+    return None
