@@ -9,7 +9,6 @@ from __future__ import annotations
 from bisect import bisect_left, bisect_right
 from collections.abc import Callable, Mapping
 from contextlib import suppress
-from operator import attrgetter
 from random import Random
 from typing import Any, NamedTuple
 
@@ -54,10 +53,12 @@ class Location(NamedTuple):
         return self.start <= row and (not self.stop or row < self.stop)
 
 
-_Known = tuple[Location, ...]
-"""The regions of a table that are known, in order."""
+class _Known(NamedTuple):
+    starts: tuple[bytes, ...] = ()
+    regions: tuple[Location, ...] = ()
 
-START = attrgetter("start")
+
+NOTHING = _Known()
 
 
 class Regions:
@@ -106,7 +107,7 @@ class Regions:
 
     def forget(self, region: Location) -> None:
         """Forget a region, so that its next use looks it up."""
-        known = self._tables.get(region.table, ())
+        known = self._tables.get(region.table, NOTHING)
         self._tables[region.table] = _without(known, lambda each: each == region)
 
     def forget_server(self, address: Address) -> None:
@@ -129,22 +130,26 @@ class Regions:
                 raise TableUnavailable(annotate("the table is disabled", table=table), table)
 
     def _find_known(self, table: bytes, row: bytes, before: bool) -> Location | None:
-        known = self._tables.get(table, ())
+        known = self._tables.get(table, NOTHING)
         if before:
-            at = bisect_left(known, row, key=START) if row else len(known)
+            at = bisect_left(known.starts, row) if row else len(known.starts)
         else:
-            at = bisect_right(known, row, key=START)
-        region = known[at - 1] if at else None
+            at = bisect_right(known.starts, row)
+        region = known.regions[at - 1] if at else None
         return region if region is not None and region.has(row, before) else None
 
     def _keep(self, found: Location) -> None:
+        known = self._tables.get(found.table, NOTHING)
         start, stop = found.start, found.stop
         kept = _without(
-            self._tables.get(found.table, ()),
+            known,
             lambda each: (not stop or each.start < stop) and (not each.stop or start < each.stop),
         )
-        at = bisect_right(kept, start, key=START)
-        self._tables[found.table] = (*kept[:at], found, *kept[at:])
+        at = bisect_right(kept.starts, start)
+        self._tables[found.table] = _Known(
+            (*kept.starts[:at], start, *kept.starts[at:]),
+            (*kept.regions[:at], found, *kept.regions[at:]),
+        )
 
     def _read_region(self, table: bytes, row: bytes, due_ms: int, before: bool) -> Location | None:
         """Read the last region that begins at or before the row or, with before, strictly before
@@ -173,7 +178,8 @@ class Regions:
 
 
 def _without(known: _Known, is_gone: Callable[[Location], bool]) -> _Known:
-    return tuple(region for region in known if not is_gone(region))
+    kept = tuple(region for region in known.regions if not is_gone(region))
+    return _Known(tuple(region.start for region in kept), kept)
 
 
 def _decode_region(table: bytes, cells: Mapping[Key, Cell]) -> Location | None:
