@@ -10,7 +10,6 @@ from __future__ import annotations
 from collections import deque
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from contextlib import suppress
-from functools import partial
 from itertools import chain
 from typing import Any, NamedTuple, Protocol, TypeVar
 
@@ -296,7 +295,7 @@ class HBaseStore(HBaseTables):
 
     def _run(self, keys: Iterable[Key], requests: Sequence[Request[T]], **options: Any) -> list[T]:
         """Carry out requests on these keys; see `Pool.run`."""
-        return self._call(keys, b"", partial(self._pool.run, requests, **options))
+        return self._call(keys, b"", self._pool.run, requests, **options)
 
     def _ask(
         self,
@@ -307,14 +306,17 @@ class HBaseStore(HBaseTables):
         repeat: bool = True,
     ) -> T:
         """Ask about these keys, or this table; see `Pool.run_one`."""
-        return self._call(keys, table, partial(self._pool.run_one, work, *arguments, repeat=repeat))
+        return self._call(keys, table, self._pool.run_one, work, *arguments, repeat=repeat)
 
-    def _call(self, keys: Iterable[Key], table: bytes, call: Callable[[], T]) -> T:
+    def _call(
+        self, keys: Iterable[Key], table: bytes, call: Callable[..., T], *args: Any, **options: Any
+    ) -> T:
         """Make a call on these keys, or this table. Raise the error that its failure means for
         them, if it is another one: most gateway errors name a missing part in no fixed way, and
         HBase tries to write to a disabled table for longer than we wait."""
         try:
-            return call()
+            answer: T = call(*args, **options)
+            return answer
         except (GatewayError, MaybeApplied) as error:
             asked, gone = list(keys), None
             tables = {table, *(key.table or b"" for key in asked)}
