@@ -306,7 +306,8 @@ class HBaseStore(HBaseTables):
         repeat: bool = True,
     ) -> T:
         """Ask about these keys, or this table; see `Pool.run_one`."""
-        return self._call(keys, table, self._pool.run_one, work, *arguments, repeat=repeat)
+        run: Callable[..., T] = self._pool.run_one
+        return self._call(keys, table, run, work, *arguments, repeat=repeat)
 
     def _call(
         self, keys: Iterable[Key], table: bytes, call: Callable[..., T], *args: Any, **options: Any
@@ -315,8 +316,7 @@ class HBaseStore(HBaseTables):
         them, if it is another one: most gateway errors name a missing part in no fixed way, and
         HBase tries to write to a disabled table for longer than we wait."""
         try:
-            answer: T = call(*args, **options)
-            return answer
+            return call(*args, **options)
         except (GatewayError, MaybeApplied) as error:
             asked, gone = list(keys), None
             tables = {table, *(key.table or b"" for key in asked)}
