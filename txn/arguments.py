@@ -54,7 +54,7 @@ def _check(name: str, value: object, hint: Any, shown: object) -> None:
     if not _is_of(value, hint):
         kinds = (hint, *get_args(hint))
         words = [word for kind in kinds if get_origin(kind) is Literal for word in get_args(kind)]
-        limits = ", from 0 to 2^63 - 1" if type(value) is int else ""
+        limits = ", from 0 to 2^63 - 1" if type(value) is int and int in kinds else ""
         raise InvalidRequestError(f"{name} must be {words or shown}{limits}: {name}={value!r}")
 
 
