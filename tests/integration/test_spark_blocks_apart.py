@@ -110,11 +110,11 @@ def test_the_bank_of_the_page_is_killed_and_has_the_right_sum(
     """This is what the library is for: transfers from Spark, each once, whoever dies."""
     place = make_database(f"embedded://{tmp_path}/bank?sync=off", "six-phase")
     with run_application(tmp_path / "spark", "local[2, 4]") as application:  # 4 failures of a task
-        kill_bank(application, place, 2_000, ["task", "driver"])
+        kill_bank(application, place, 4_000, ["task", "driver"])
         with pytest.raises(JobFailedError):
             application.wait()
     mend(place, "accounts", "transfers")
-    assert_it_goes_on(place, 2_000, run_bank(spark, place=place, transfers=2_000))
+    assert_it_goes_on(place, 4_000, run_bank(spark, place=place, transfers=4_000))
 
 
 @pytest.mark.long
