@@ -4,8 +4,6 @@ Gets, puts and checked puts of one row, and of 10 and 100 rows in one call, by o
 eight; scans, for each row. Told are, for a call, its latency and the processor time of the client,
 of HBase's servers and of its gateway. What the protocols themselves take of the client is measured
 over a store in memory, that store included.
-
-`--servers 3` measures a cluster of three region servers on HDFS instead of a standalone HBase.
 """
 
 from __future__ import annotations
@@ -35,6 +33,7 @@ from txn.stores import open_store
 from txn.stores.base import Store
 
 TABLE = b"bench-costs"
+KEPT = report.FOLDER / "costs.json"
 ROWS = 10_000
 SIZES = (1, 10, 100)
 THREADS = (1, 8)
@@ -174,15 +173,14 @@ def group_processes(hbase: Servers) -> dict[str, list[int]]:
     return found
 
 
-def measure_all(region_servers: int, seconds: float) -> Cost:
+def measure_all(seconds: float) -> Cost:
     """Measure both ways to an HBase of its own."""
-    with measured_hbase(region_servers) as hbase:
+    with measured_hbase() as hbase:
         pids = group_processes(hbase)
         stores = {"thrift2": hbase.thrift2, "native": hbase.native}
         found = {name: measure_store(uri, pids, seconds) for name, uri in stores.items()}
     return {
         "cores": os.cpu_count(),
-        "region_servers": region_servers,
         "stores": found,
         "client": measure_client(seconds / 2),
     }
@@ -204,21 +202,14 @@ def show(found: Cost) -> None:
     print(json.dumps({"client": found["client"]}, indent=1))
 
 
-def path_of(region_servers: int) -> Any:
-    """Return where the figures are kept."""
-    name = "costs" if region_servers == 1 else f"costs-{region_servers}"
-    return report.FOLDER / f"{name}.json"
-
-
 def main(given: Sequence[str] | None = None) -> None:
     parser = argparse.ArgumentParser(prog="python -m tests.bench costs", description=__doc__)
-    parser.add_argument("--servers", type=int, default=1, help="region servers")
     parser.add_argument("--seconds", type=float, default=4.0, help="for each call")
     parser.add_argument("--quick", action="store_true", help="write nothing")
     options = parser.parse_args(given)
-    found = measure_all(options.servers, options.seconds)
+    found = measure_all(options.seconds)
     if not options.quick:
-        path_of(options.servers).write_text(json.dumps(found, indent=1) + "\n")
+        KEPT.write_text(json.dumps(found, indent=1) + "\n")
     show(found)
 
 

@@ -72,9 +72,9 @@ class Costs:
 
 @dataclass(frozen=True, slots=True)
 class Setup:
-    """What is simulated. reads: transactions read their keys and depend on it. machine: cores that
-    all servers and clients share, None: each server has its own, and clients as many as they need.
-    commits: how many are counted, after half as many that are not."""
+    """What is simulated. reads: transactions read their keys and depend on it. cores: of each
+    server; clients have as many as they need. commits: how many are counted, after half as many
+    that are not."""
 
     protocol: Protocol = "fenced"
     servers: int = 1
@@ -87,7 +87,6 @@ class Setup:
     reads: bool = False
     clients: int = 16
     processes: int = 1
-    machine: int | None = None
     commits: int = 10_000
     seed: int = 1
 
@@ -212,9 +211,7 @@ class World:
         self.now = 0.0
         self._events: list[tuple[float, int, Callable[[], None]]] = []
         self._order = count()
-        shared = Cores(setup.machine) if setup.machine else None
-        self.servers = [Server(self, shared or Cores(setup.cores)) for _ in range(setup.servers)]
-        self.clients = (shared,) if shared else ()
+        self.servers = [Server(self, Cores(setup.cores)) for _ in range(setup.servers)]
         self.client_s = 0.0
         self.locks: dict[int, tuple[int, object]] = {}
         self.latencies: list[float] = []
@@ -409,7 +406,7 @@ class Process:
         """Occupy the interpreter."""
         world = self._world
         world.client_s += price
-        world.at(serve(world.now, price, self._interpreter, *world.clients), then)
+        world.at(serve(world.now, price, self._interpreter), then)
 
     def send(self, parts: Iterable[Part], own_price: float, reply: Callable[[], None]) -> int:
         """Send requests; return how many replies there will be."""

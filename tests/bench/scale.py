@@ -2,9 +2,7 @@
 
 A simulation (`tests/bench/queues.py`) with the costs that `python -m tests.bench costs` has
 measured: transactions a second by region servers, by buckets of the transaction table, by keys and
-by unevenness, with what is full first. `--measure` first measures, on this machine, what the
-simulation is checked against: a standalone HBase, and three region servers. `--check` simulates
-only these, `--study` all but these. What a cluster has and this machine does not are options.
+by unevenness, with what is full first. What a cluster has and this machine does not are options.
 """
 
 from __future__ import annotations
@@ -12,12 +10,11 @@ from __future__ import annotations
 import argparse
 import json
 import os
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from concurrent.futures import ProcessPoolExecutor
-from dataclasses import asdict, dataclass, replace
+from dataclasses import asdict, replace
 from itertools import product
-from statistics import median
-from typing import Any, cast
+from typing import Any
 
 from matplotlib.figure import Figure
 from rich.console import Console
@@ -25,13 +22,9 @@ from rich.progress import track
 from rich.table import Table
 
 from tests.bench import costs, report
-from tests.bench.growth import Growing, found
-from tests.bench.measuring import Measured, measure_task
 from tests.bench.queues import HANDLERS, Costs, Kind, Price, Protocol, Result, Setup, simulate
-from tests.bench.servers import measured_hbase
 
 PAGE = report.DOCS / "scale.md"
-VALIDATION = report.FOLDER / "validation.json"
 KEPT = report.FOLDER / "scale.json"
 Lines = tuple[list[str], list[list[str]]]
 """The head of a table, and its body."""
@@ -50,20 +43,12 @@ FULL = 0.85
 ON_THE_PAGE = (1, 10, 100)
 
 
-# ------------------------------------------------------------------------------- from figures
-
-
-def read_costs(kept: Mapping[str, Any], transport: str, threads: int, *, gateway: bool) -> Costs:
-    """Return the costs that were measured with so many threads, of the gateway too if it is to be
-    among the servers."""
+def read_costs(kept: Mapping[str, Any], transport: str, threads: int) -> Costs:
+    """Return the costs that were measured with so many threads."""
     calls = kept["stores"][transport]
-    servers = ("server_us", "gateway_us") if gateway else ("server_us",)
 
-    def price(kind: Kind, names: Sequence[str]) -> Price:
-        one, hundred = (
-            sum(calls[f"{kind} {size} {threads}"][name] for name in names) / 1e6
-            for size in (1, 100)
-        )
+    def price(kind: Kind, name: str) -> Price:
+        one, hundred = (calls[f"{kind} {size} {threads}"][name] / 1e6 for size in (1, 100))
         row = max(0.0, (hundred - one) / 99)
         return Price(max(0.0, one - row), row)
 
@@ -74,8 +59,8 @@ def read_costs(kept: Mapping[str, Any], transport: str, threads: int, *, gateway
 
     network = max(20e-6, waited_s("get"))
     return Costs(
-        server={kind: price(kind, servers) for kind in KINDS},
-        client={kind: price(kind, ("client_us",)) for kind in KINDS},
+        server={kind: price(kind, "server_us") for kind in KINDS},
+        client={kind: price(kind, "client_us") for kind in KINDS},
         protocol={name: _protocol_price(kept["client"][name]) for name in PROTOCOLS},
         sync=max(50e-6, waited_s("put") - network),
         network=network,
@@ -86,9 +71,6 @@ def _protocol_price(by_keys: Mapping[str, float]) -> Price:
     few, many = by_keys["2"] / 1e6, by_keys["50"] / 1e6
     row = max(0.0, (many - few) / 48)
     return Price(max(0.0, few - 2 * row), row)
-
-
-# ------------------------------------------------------------------------------- the study
 
 
 def study(cores: int, handlers: int) -> dict[str, list[tuple[float, Setup]]]:
@@ -222,132 +204,11 @@ def _curves(name: str, rows: Sequence[report.Row]) -> dict[tuple[Any, ...], list
     return curves
 
 
-# ------------------------------------------------------------------------------- the check
-
-
-@dataclass(frozen=True, slots=True)
-class Point:
-    """One place at which the simulation is checked."""
-
-    task: Growing
-    servers: int
-
-    @property
-    def setup(self) -> Setup:
-        """Return the same to be simulated: everything on this machine."""
-        task = self.task
-        return Setup(
-            protocol=cast(Protocol, task.subject),
-            servers=self.servers,
-            buckets=task.buckets,
-            keys=task.keys,
-            rows=10_000,
-            skew=task.skew or 0.0,
-            reads=task.skew is not None,
-            clients=task.clients,
-            processes=task.processes,
-            machine=os.cpu_count(),
-            commits=4_000 if task.clients > 1 else 1_000,
-        )
-
-
-def points(servers: int) -> list[Point]:
-    """Return the places of one kind of cluster."""
-    shapes = [
-        *({"keys": keys} for keys in (2, 10, 50)),
-        *({"keys": keys, "clients": 16, "processes": 4} for keys in (2, 10, 50)),
-        {"clients": 16, "processes": 4, "skew": 0.0},
-        {"clients": 16, "processes": 4, "skew": 1.0},
-    ]
-    if servers > 1:
-        shapes += [{"clients": 16, "processes": 4, "buckets": 16}]
-    return [
-        Point(Growing(protocol, **cast(Any, shape)), servers)
-        for shape in shapes
-        for protocol in PROTOCOLS
-    ]
-
-
-def measure(transport: str, rounds: int, seconds: float) -> Iterator[report.Row]:
-    """Measure every place."""
-    for servers in (1, 3):
-        with measured_hbase(servers) as hbase:
-            uri = hbase.native if transport == "native" else hbase.thrift2
-            places = points(servers)
-            for point in places:
-                found(point.task, uri)
-            kept: dict[Point, list[Measured]] = {point: [] for point in places}
-            plan = [(number, point) for number in range(-1, rounds) for point in places]
-            for number, point in track(plan, f"measuring, region servers: {servers}"):
-                measured = measure_task(point.task, uri, hbase.processes, seconds, number + 2)
-                if number >= 0:
-                    kept[point].append(measured)
-            for point, each in kept.items():
-                figures = (median(one.per_second for one in each), median(m.call_ms for m in each))
-                attempts = median(one.attempts for one in each)
-                yield _validation_row(point, transport, *figures, attempts)
-
-
-def _validation_row(
-    point: Point, transport: str, per_second: float, ms: float, attempts: float
-) -> report.Row:
-    measured = {"per_second": per_second, "ms": ms, "attempts": attempts}
-    return {
-        "servers": point.servers,
-        "transport": transport,
-        "task": asdict(point.task),
-        "measured": measured,
-    }
-
-
-def compare(rows: Sequence[report.Row]) -> Lines:
-    """Return measured and simulated figures side by side."""
-    body, ratios = [], []
-    for row in track(rows, "checking"):
-        point, measured = Point(Growing(**row["task"]), row["servers"]), row["measured"]
-        kept = json.loads(costs.path_of(point.servers).read_text())
-        prices = read_costs(
-            kept, row["transport"], 1 if point.task.clients == 1 else 8, gateway=True
-        )
-        result = simulate(point.setup, prices)
-        ratios.append(result.per_second / measured["per_second"])
-        body.append(_compared(point, measured, result, ratios[-1]))
-    head = ["region servers", "protocol", "keys", "clients", "buckets", "zipf"]
-    head += ["measured, a second", "simulated", "ratio", "ms", "simulated", "attempts", "simulated"]
-    if ratios:
-        spread = f"median {median(ratios):.2f}, {min(ratios):.2f} to {max(ratios):.2f}"
-        body.append(["all", *[""] * 7, spread, *[""] * 4])
-    return head, body
-
-
-def _compared(
-    point: Point, measured: Mapping[str, float], result: Result, ratio: float
-) -> list[str]:
-    task = point.task
-    return [
-        *(
-            str(point.servers),
-            task.subject,
-            str(task.keys),
-            str(task.clients),
-            str(task.buckets),
-        ),
-        "" if task.skew is None else f"{task.skew:g}",
-        *(f"{measured['per_second']:,.0f}", f"{result.per_second:,.0f}", f"{ratio:.2f}"),
-        *(f"{measured['ms']:.2f}", f"{result.latency_ms:.2f}"),
-        "" if task.skew is None else f"{measured['attempts']:.2f}",  # else they are not told
-        f"{result.attempts:.2f}",
-    ]
-
-
-# ------------------------------------------------------------------------------- the command
-
-
 def run_study(options: argparse.Namespace) -> dict[str, Lines]:
     """Simulate, keep the figures, draw them and put them into the page; return the tables."""
-    kept = json.loads(costs.path_of(1).read_text())
+    kept = json.loads(costs.KEPT.read_text())
     prices = replace(
-        read_costs(kept, options.transport, 8, gateway=False),
+        read_costs(kept, options.transport, 8),
         sync=options.sync_ms / 1e3,
         network=options.network_ms / 1e3,
     )
@@ -374,11 +235,6 @@ def show(tables: Mapping[str, Lines]) -> None:
 
 def main(given: Sequence[str] | None = None) -> None:
     parser = argparse.ArgumentParser(prog="python -m tests.bench scale", description=__doc__)
-    parser.add_argument("--measure", action="store_true", help="what is checked against, first")
-    parser.add_argument("--check", action="store_true", help="simulate only what was measured")
-    parser.add_argument("--study", action="store_true", help="do not simulate what was measured")
-    parser.add_argument("--rounds", type=int, default=3, help="of --measure")
-    parser.add_argument("--seconds", type=float, default=3.0, help="of --measure, for each case")
     parser.add_argument("--transport", choices=("native", "thrift2"), default="native")
     parser.add_argument("--cores", type=int, default=16, help="of a region server")
     parser.add_argument("--handlers", type=int, default=HANDLERS, help="of a region server")
@@ -386,13 +242,7 @@ def main(given: Sequence[str] | None = None) -> None:
     parser.add_argument("--network-ms", type=float, default=0.3, help="there and back")
     parser.add_argument("--quick", action="store_true", help="write nothing")
     options = parser.parse_args(given)
-    if options.measure:
-        rows = list(measure(options.transport, options.rounds, options.seconds))
-        VALIDATION.write_text(json.dumps(rows, indent=1) + "\n")
-    tables = {} if options.check else run_study(options)
-    if VALIDATION.exists() and not options.study:
-        tables["validation"] = compare(json.loads(VALIDATION.read_text()))
-    show(tables)
+    show(run_study(options))
 
 
 if __name__ == "__main__":
