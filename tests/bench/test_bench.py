@@ -42,6 +42,7 @@ from tests.bench.queues import (
 from tests.bench.suites import NATIVE, ONE, SUITES
 from txn import Engine
 from txn.errors import TxnError
+from txn.request import Ack
 from txn.stores import open_store
 
 pytestmark = pytest.mark.long
@@ -143,7 +144,7 @@ def test_gathered_transfers_are_handed_in_before_any_is_waited_for() -> None:
         workloads.found(engine, 10, TABLES)
         failing = [True]
 
-        def submit(request: workloads.Wanted, ack: str) -> Future[object]:
+        def submit(request: workloads.Wanted, ack: Ack) -> Future[object]:
             future: Future[object] = Future()
             if failing and failing.pop():
                 future.set_exception(TxnError("in the way"))
@@ -151,7 +152,7 @@ def test_gathered_transfers_are_handed_in_before_any_is_waited_for() -> None:
                 future.set_result(engine.commit(*request, ack=ack))
             return future
 
-        engine.submit = submit  # type: ignore[attr-defined]
+        engine.submit = submit  # type: ignore[method-assign, assignment]
         given = (engine, Random(1), 10, 3)
         assert workloads.transfers(*given, tables=TABLES, gathered=True) == 4
         keys = [TABLES.account(number) for number in range(10)]
