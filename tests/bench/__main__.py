@@ -20,7 +20,6 @@ from rich.progress import track
 from tests.bench import (
     aims,
     calls,
-    costs,
     finished,
     growth,
     listeners,
@@ -28,7 +27,6 @@ from tests.bench import (
     profile,
     report,
     rounds,
-    scale,
     spark,
 )
 from tests.bench.measuring import Case, Measured, measure
@@ -37,14 +35,12 @@ from tests.bench.suites import SUITES, Suite, opened
 LEAST_S = 1.0
 COMMANDS: dict[str, Callable[[Sequence[str]], int | None]] = {
     "calls": calls.main,
-    "costs": costs.main,
     "finished": finished.main,
     "growth": growth.main,
     "listeners": listeners.main,
     "parent": parent.main,
     "profile": profile.main,
     "rounds": rounds.main,
-    "scale": scale.main,
     "spark": spark.main,
 }
 """What has options of its own: `python -m tests.bench COMMAND --help`."""

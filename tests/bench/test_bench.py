@@ -1,4 +1,4 @@
-"""The measurements themselves: their plans, the tables on the pages, the simulation of queues."""
+"""The measurements themselves: their plans, the work that they name and the tables on the page."""
 
 from __future__ import annotations
 
@@ -7,7 +7,6 @@ from concurrent.futures import Future
 from dataclasses import replace
 from pathlib import Path
 from random import Random
-from typing import Any
 
 import pytest
 from pyspark.sql import Row
@@ -22,23 +21,10 @@ from tests.bench import (
     growth,
     peers,
     report,
-    scale,
     spark,
     workloads,
 )
 from tests.bench.measuring import Case, open_engine
-from tests.bench.queues import (
-    Costs,
-    Kind,
-    Part,
-    Price,
-    Protocol,
-    Setup,
-    World,
-    join_parts,
-    price_request,
-    simulate,
-)
 from tests.bench.suites import NATIVE, ONE, SUITES
 from txn import Engine
 from txn.errors import TxnError
@@ -190,97 +176,3 @@ def test_spark_puts_and_scans_plainly_what_it_writes_as_transactions(
     assert sum(spark.count_rows(place.uri, case.table, parts)) == spark.BATCH + 7
     spark.open_warm(place.uri).close()
     spark.open_warm.cache_clear()
-
-
-KINDS: tuple[Kind, ...] = ("get", "put", "checked")
-NOTHING = Price(0.0, 0.0)
-MS = 1e-3
-
-
-def make_costs(**given: Any) -> Costs:
-    """Return costs of nothing but what is given."""
-    free: dict[Kind, Price] = dict.fromkeys(KINDS, NOTHING)
-    protocols: dict[Protocol, Price] = {"fenced": NOTHING, "six-phase": NOTHING}
-    return Costs(**{"server": free, "client": free, "protocol": protocols, **given})
-
-
-WAITING = make_costs(sync=2 * MS, network=1 * MS)
-FAST = make_costs(
-    server=dict.fromkeys(KINDS, Price(0.1 * MS, 0.02 * MS)), sync=0.5 * MS, network=0.2 * MS
-)
-
-
-@pytest.mark.parametrize(("protocol", "rounds", "syncs"), [("fenced", 4, 3), ("six-phase", 6, 4)])
-def test_one_client_waits_for_each_round_of_its_protocol(
-    protocol: Protocol, rounds: int, syncs: int
-) -> None:
-    """Read, lock, decide, finish; or lock, assert, decide, put, clean, unlock, of which the second
-    and the last do not wait for the log. The row travels with the locks, and nobody waits for 5."""
-    setup = Setup(protocol, clients=1, keys=5, commits=20)
-    found = simulate(setup, WAITING)
-    assert found.latency_ms == pytest.approx(rounds * 1 + syncs * 2)
-    assert found.per_second == pytest.approx(1000 / found.latency_ms)
-    assert found.attempts == 1
-
-
-def test_what_travels_together_is_one_request_for_each_server() -> None:
-    """It costs as the dearest of its kinds, and waits for the log unless all writes in it are
-    deferred."""
-    world = World(Setup(servers=2), FAST)
-    one, other = world.servers
-    parts = [
-        Part(one, "checked", is_deferred=True),
-        Part(one, "put", is_deferred=True),
-        Part(one, "get"),
-        Part(other, "put", is_deferred=True),
-        Part(other, "checked"),
-    ]
-    calls = join_parts(parts)
-    assert [(call.server, call.rows.total()) for call in calls] == [(one, 3), (other, 2)]
-    assert [call.is_synced for call in calls] == [False, True]
-    prices: dict[Kind, Price] = {"get": Price(1, 2), "put": Price(3, 4), "checked": Price(5, 6)}
-    assert price_request(prices, calls[0].rows) == 5 + 2 + 4 + 6
-
-
-def test_a_row_prefers_the_server_of_its_keys() -> None:
-    """If there are buckets on it."""
-    near = World(Setup(servers=4, buckets=8), FAST)
-    assert all(near.choose_bucket([key]) is near.server_of(key) for key in range(20))
-    far = World(Setup(servers=4, buckets=1), FAST)
-    assert {far.choose_bucket([key]) for key in range(20)} == {far.servers[0]}
-
-
-def test_no_more_is_done_than_processors_can() -> None:
-    """A fenced transfer on one server is a get of two rows, a request of three, which takes the
-    locks, one of one, which decides, one of two, and its share of the last, of many rows."""
-    setup = Setup(cores=2, handlers=1000, clients=100, commits=2000)
-    found = simulate(setup, FAST)
-    work = 4.01 * 0.1 * MS + 9 * 0.02 * MS
-    assert found.average == pytest.approx(1, abs=0.02)
-    assert found.per_second == pytest.approx(2 / work, rel=0.03)
-    assert scale.find_full(setup, found) == "all servers' processors"
-
-
-def test_handlers_wait_for_the_log() -> None:
-    """So that few of them do less than the processors could."""
-    setup = Setup(cores=64, handlers=4, clients=200, processes=200, commits=400)
-    found = simulate(setup, FAST)
-    assert found.held == pytest.approx(1, abs=0.02)
-    assert scale.find_full(setup, found) == "handlers"
-    assert simulate(replace(setup, handlers=400), FAST).per_second > 3 * found.per_second
-
-
-def test_one_bucket_is_one_server() -> None:
-    """More of them spread the transaction rows."""
-    setup = Setup(servers=8, cores=1, handlers=1000, clients=200, processes=200, commits=600)
-    one, eight = (simulate(replace(setup, buckets=buckets), FAST) for buckets in (1, 8))
-    assert scale.find_full(setup, one) == "one server's processors"
-    assert eight.per_second > 1.5 * one.per_second
-
-
-def test_the_page_shows_the_kept_study() -> None:
-    """Its table is not written by hand."""
-    kept = json.loads(scale.KEPT.read_text())
-    head, body = scale.page_lines(kept["servers"])
-    page = scale.PAGE.read_text()
-    assert all(report.join_cells(line) in page for line in (head, *body))
