@@ -5,7 +5,7 @@
 .DEFAULT_GOAL := help
 .DELETE_ON_ERROR:
 .PHONY: help run test long check coverage sim model chaos matrix kerberos hbase bench docs pictures clean
-.PHONY: images release versions lowest audit
+.PHONY: fast images lint release versions lowest audit
 
 VENV := .venv
 BIN := $(VENV)/bin
@@ -32,12 +32,17 @@ long: $(VENV)/.ready-dev ## what `make test` leaves out, and more of the tests t
 	  tests/integration/test_locks_hive_reads.py $(ARGS)
 	$(BIN)/python -m pytest -m long -n 2 --dist loadfile $(ARGS)
 
-check: $(VENV)/.ready-dev ## lint, types, import rules and the fast tests: under a minute
-	$(BIN)/ruff check
-	$(BIN)/ruff format --check
-	$(BIN)/mypy
+check: $(VENV)/.ready-dev ## lint, types, import rules and the fast tests: a minute on two cores
+	@$(MAKE) --no-print-directory --jobs 2 lint fast
+
+lint: $(VENV)/.ready-dev
+	$(BIN)/ruff check --quiet
+	$(BIN)/ruff format --check --quiet
 	$(BIN)/lint-imports --no-logo
-	$(BIN)/python -m pytest -q -m "fast and not long" $(ARGS)
+	$(BIN)/mypy
+
+fast: $(VENV)/.ready-dev
+	$(BIN)/python -m pytest -q -m "fast and not long" -n 2 --dist loadfile $(ARGS)
 
 coverage: $(VENV)/.ready-dev ## branches of the protocol's modules: 100 % or an error
 	$(BIN)/python -m pytest -q tests/unit -m "not long" -n 2 --dist loadfile \

@@ -10,6 +10,7 @@ import argparse
 import json
 import platform
 import sys
+from collections.abc import Callable, Sequence
 from dataclasses import asdict, replace
 from pathlib import Path
 from statistics import median
@@ -19,33 +20,27 @@ from rich.progress import track
 from tests.bench import (
     aims,
     calls,
-    costs,
     finished,
-    flight,
     growth,
     listeners,
     parent,
     profile,
     report,
     rounds,
-    scale,
     spark,
 )
 from tests.bench.measuring import Case, Measured, measure
 from tests.bench.suites import SUITES, Suite, opened
 
 LEAST_S = 1.0
-COMMANDS = {
+COMMANDS: dict[str, Callable[[Sequence[str]], int | None]] = {
     "calls": calls.main,
-    "costs": costs.main,
     "finished": finished.main,
-    "flight": flight.main,
     "growth": growth.main,
     "listeners": listeners.main,
     "parent": parent.main,
     "profile": profile.main,
     "rounds": rounds.main,
-    "scale": scale.main,
     "spark": spark.main,
 }
 """What has options of its own: `python -m tests.bench COMMAND --help`."""
@@ -96,7 +91,7 @@ def _row(case: Case, found: dict[Case, list[Measured]]) -> report.Row:
 
 def main() -> None:
     if sys.argv[1:2] and (command := COMMANDS.get(sys.argv[1])):
-        command(sys.argv[2:])
+        sys.exit(command(sys.argv[2:]))
     else:
         run_suites()
 

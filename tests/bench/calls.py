@@ -201,7 +201,7 @@ def count_paths(uri: str, protocol: Protocol) -> dict[str, float]:
         try:
             found["submit"] = take_median(partial(count_batch, w, threads), MANY)
         finally:
-            threading.setprofile(None)  # type: ignore[arg-type]
+            threading.setprofile(None)
     return found
 
 

@@ -27,7 +27,7 @@ WARM_UP_S = 0.5
 PATIENCE_S = 60
 
 Uris = dict[str, str]
-Cycle = Callable[[], None]
+Cycle = Callable[[], object]
 
 
 @dataclass(frozen=True, slots=True)

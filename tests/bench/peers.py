@@ -83,7 +83,7 @@ class Peer:
         """Return the lines of JSON before this one, which must come within the seconds of its work
         and those of `silence_s`."""
         assert self._process.stdout is not None
-        lines = []
+        lines: list[str] = []
         limit = Timer(seconds + self.silence_s, self._process.kill)
         limit.start()
         try:

@@ -193,8 +193,7 @@ def main(given: Sequence[str] | None = None) -> None:
     options = parser.parse_args(given)
     protocol: Protocol = options.protocol
     if options.work:
-        way = "threads"
-        case = Case("transfer", options.batch, options.threads, protocol=protocol, way=way)
+        case = Case("transfer", options.batch, options.threads, protocol=protocol, way="threads")
         work(options.work, case, options.seconds)
         return
     with opened(options.transport) as uri:

@@ -136,7 +136,7 @@ def make_table(case: SparkCase) -> None:
         store.ensure_table(case.table.encode(), {FAMILY.encode(): Family()}, splits)
     if case.subject in PROTOCOLS:
         found = partial(connect, case.place.uri, transactions=case.transactions)
-        found(protocol=case.subject).close()
+        found(protocol=case.subject).close()  # type: ignore[arg-type]
 
 
 def write(spark: SparkSession, case: SparkCase, start: int, count: int) -> None:

@@ -12,7 +12,7 @@ import pytest
 
 from tests.chaos import client, search
 from tests.chaos.bank import POLICY, TABLE, Money, found_bank
-from tests.chaos.crew import PARTS_WRITER, SNAPSHOTS, WAYS, WRITERS, places
+from tests.chaos.crew import PARTS_WRITER, SNAPSHOTS, WRITERS
 from tests.chaos.history import History, Log, load
 from tests.chaos.verdict import judge
 from txn import Engine, connect
@@ -69,20 +69,6 @@ def test_snapshots_of_many_readers_are_judged(tmp_path: Path, protocol: Protocol
         assert any("s0.1-3" in each for each in violations(engine, history))
 
 
-def test_transfers_of_a_batch_are_operations_of_its_begin_and_end(tmp_path: Path) -> None:
-    """Each may have happened at any time while the batch was under way, and at no other."""
-    with connect(f"memory://{uuid.uuid4().hex}", table=TABLE, policy=POLICY) as engine:
-        found_bank(engine)
-        history = recorded(tmp_path, engine, "batch-writer")
-    batches: dict[int, list[int]] = {}
-    for each in history.transfers():
-        assert each.end_ns is not None
-        batches.setdefault(each.start_ns, []).append(each.end_ns)
-    assert [len(ends) for ends in batches.values()] == [client.BATCH] * ROUNDS
-    ends = [sorted(ends) for _, ends in sorted(batches.items())]
-    assert all(ended[-1] < begun for ended, begun in zip(ends, sorted(batches)[1:], strict=False))
-
-
 def lose_decisions(applied: bool) -> Callable[[Call], Fault]:
     """Answer no decision, whether it was taken or not."""
     lost = Fault(applied=None if applied else frozenset(), reply=Reply.MAYBE_APPLIED)
@@ -116,12 +102,3 @@ def test_an_unknown_outcome_of_a_batch_is_settled(
         assert unknown and all(each.transaction for each in unknown)
         assert violations(engine, history) == []
         assert {each.resolved for each in unknown} == {"committed" if applied else "aborted"}
-
-
-def test_every_kind_of_writer_uses_every_way() -> None:
-    """Nine writers are all of them, and the eight of a run all but one, which the seed chooses."""
-    nine = {who for who in places(9).values() if who[0] in WRITERS}
-    assert nine == {(kind, way) for kind in WRITERS for way in WAYS}
-    assert {places(8, seed=seed)["w0"][0] for seed in range(3)} == set(WRITERS)
-    fenced = {who for who in places(8, WAYS[:2]).values() if who[0] in WRITERS}
-    assert fenced == {(kind, way) for kind in WRITERS for way in WAYS[:2]}

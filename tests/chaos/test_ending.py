@@ -10,13 +10,14 @@ from contextlib import suppress
 from pathlib import Path
 
 import psutil
+import pytest
 
-from tests.chaos.crew import Crew
 from tests.chaos.guard import ROOT
 from tests.chaos.history import load
 from txn.cluster.cluster import open_cluster
 
 ENDS_WITHIN_S = 120
+pytestmark = pytest.mark.long
 
 # What `make chaos` is to its servers, with a server that only waits, and a sudden end.
 RUN = """
@@ -62,16 +63,3 @@ def test_clients_end_with_their_input(tmp_path: Path) -> None:
     client.stdin.close()
     assert client.wait(ENDS_WITHIN_S) == 3
     assert "cannot connect" in json.dumps(load(tmp_path).others["failed"])
-
-
-def test_a_client_that_falls_is_told_of_and_replaced(tmp_path: Path) -> None:
-    """An error that a client did not expect is a finding, not a gap in the crew."""
-    crew = Crew({"w0": ("no such role", "thrift2")}, {"thrift2": "memory://"}, tmp_path, 0)
-    crew.start("w0")
-    try:
-        while not crew.crashes:
-            crew.replace_fallen()
-    finally:
-        crew.end()
-    assert "client w0.1 ended by itself, code 1" in crew.crashes[0]
-    assert "memory" in crew.crashes[0]

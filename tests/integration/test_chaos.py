@@ -4,7 +4,6 @@ split and moved, and more."""
 from __future__ import annotations
 
 from pathlib import Path
-from typing import get_args
 
 import pytest
 
@@ -32,7 +31,7 @@ def cluster_is_to_be_had() -> None:
 @pytest.mark.usefixtures("cluster_is_to_be_had")
 @pytest.mark.slow
 @pytest.mark.timeout(LONGEST_S)
-@pytest.mark.parametrize("protocol", get_args(ProtocolName))
+@pytest.mark.parametrize("protocol", ["six-phase", pytest.param("fenced", marks=pytest.mark.long)])
 def test_nothing_is_lost_when_clients_and_servers_are_killed(
     tmp_path: Path, protocol: ProtocolName
 ) -> None:

@@ -37,23 +37,11 @@ def test_a_path_may_make_fewer_calls_or_a_few_more(now: float) -> None:
     assert not calls.list_grown([READ._replace(calls=now)], [READ])
 
 
-def test_a_path_that_has_grown_is_named_with_both_figures_and_the_way_to_keep_new_ones() -> None:
-    grown = calls.list_grown([READ._replace(calls=106)], [READ])
-    assert grown == ["read, memory, fenced: from 100 to 106 calls (+6.0%)"]
-    assert calls.explain(grown).startswith(grown[0])
-    assert calls.COMMAND in calls.explain(grown)
-
-
 def test_a_path_without_a_figure_is_no_less_a_finding() -> None:
     """Otherwise a path that is added, or renamed, would never be compared."""
     assert calls.list_grown([READ], []) == [
         "read, memory, fenced: 100 calls, and no figure is kept"
     ]
-
-
-def test_figures_are_kept_with_their_python(tmp_path: Path) -> None:
-    calls.save([READ], path := tmp_path / "calls.json")
-    assert calls.load(path) == (calls.VERSION, [READ])
 
 
 def test_figures_of_another_python_are_not_compared(tmp_path: Path) -> None:
