@@ -7,87 +7,26 @@ import os
 import random
 import shutil
 import signal
-import subprocess
-import sys
-import textwrap
 import threading
-import time
-import traceback
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import contextmanager
+from contextlib import closing, contextmanager
 from pathlib import Path
 
 import lmdb
 import pytest
 
+from tests.integration.children import Child, Tell, other_readers, run, start, wait_for_ever
 from txn import Mutation, connect
 from txn.errors import NotApplied, StoreClosedError
 from txn.model import Check, Edit, Family, Key
 from txn.stores import open_store
 from txn.stores.base import Store
 from txn.tables.kv.lmdb import LmdbStore
-from txn.tables.kv.ordered import Reader, Writer
+from txn.tables.kv.ordered import Writer
 
 TABLE = b"t"
 MEGABYTE = 1024 * 1024
-
-
-class Child:
-    """A forked process; what it writes to its pipe tells how far it has come."""
-
-    def __init__(self, body: Callable[[Callable[[bytes], None]], None]) -> None:
-        self._pipe, child_end = os.pipe()
-        self.pid = os.fork()
-        if not self.pid:
-            os.close(self._pipe)
-            try:
-                body(lambda told: _write(child_end, told))
-                os._exit(0)
-            except BaseException:  # noqa: BLE001
-                traceback.print_exc()
-            finally:
-                os._exit(1)
-        os.close(child_end)
-
-    def hear(self, size: int) -> bytes:
-        """Return the next bytes that it tells, fewer only if it has ended."""
-        heard = b""
-        while len(heard) < size and (more := os.read(self._pipe, size - len(heard))):
-            heard += more
-        return heard
-
-    def wait_until_it_waits(self) -> None:
-        """Wait until it does nothing by itself, as what waits for a lock."""
-        deadline = time.monotonic() + 60
-        while Path(f"/proc/{self.pid}/stat").read_text().rpartition(")")[2].split()[0] != "S":
-            assert time.monotonic() < deadline, "it goes on"
-
-    def kill(self) -> bytes:
-        """Kill it, if it lives, and return all that it told."""
-        os.kill(self.pid, signal.SIGKILL)
-        rest = b""
-        while more := os.read(self._pipe, 65536):
-            rest += more
-        self._reap()
-        return rest
-
-    def join(self) -> None:
-        """Wait for its end, which must be a good one."""
-        rest = self.hear(1 << 30)
-        assert self._reap() == 0, rest
-
-    def _reap(self) -> int:
-        os.close(self._pipe)
-        return os.waitstatus_to_exitcode(os.waitpid(self.pid, 0)[1])
-
-
-def _write(pipe: int, told: bytes) -> None:
-    os.write(pipe, told)
-
-
-def wait_for_ever() -> None:
-    signal.pause()
 
 
 @pytest.fixture
@@ -95,14 +34,26 @@ def path(tmp_path: Path) -> str:
     return str(tmp_path / "store")
 
 
+@pytest.fixture
+def store(path: str) -> Iterator[LmdbStore]:
+    store = LmdbStore(path, sync=False)
+    yield store
+    store.close()
+
+
 @contextmanager
 def opened(path: str, query: str = "?sync=off") -> Iterator[Store]:
-    store = open_store(f"embedded://{path}{query}")
-    try:
+    with closing(open_store(f"embedded://{path}{query}")) as store:
         store.ensure_table(TABLE, {b"d": Family(versions=1)})
         yield store
-    finally:
-        store.close()
+
+
+def get(store: LmdbStore, key: bytes = b"k") -> bytes | None:
+    return store.read(lambda reader: reader.get(key))
+
+
+def put(store: LmdbStore, value: bytes, key: bytes = b"k") -> None:
+    store.write(lambda writer: writer.put(key, value))
 
 
 def cell(row: str, column: str) -> Key:
@@ -114,16 +65,18 @@ def values(store: Store, *keys: Key) -> list[bytes | None]:
     return [None if (one := found[key]) is None else one.value for key in keys]
 
 
-# --- killed -------------------------------------------------------------------------------------
-
-
-@pytest.mark.parametrize("query", ["?sync=off", ""])
-def test_a_writer_killed_at_any_moment_leaves_whole_calls(path: str, query: str) -> None:
+@pytest.mark.parametrize(
+    ("query", "times"),
+    [("", 5), *(pytest.param(query, 40, marks=pytest.mark.long) for query in ("", "?sync=off"))],
+)
+def test_a_writer_killed_at_any_moment_leaves_whole_calls(
+    path: str, query: str, times: int
+) -> None:
     """A Spark worker dies by SIGKILL: no half call, no lost one, and nobody has to wait for it."""
     keys = [cell(f"row {number}", "x") for number in range(40)]
     rng = random.Random(7)
 
-    def write(tell: Callable[[bytes], None]) -> None:
+    def write(tell: Tell) -> None:
         with opened(path, query) as store:
             count = int(values(store, keys[0])[0] or b"0")
             while True:
@@ -132,7 +85,7 @@ def test_a_writer_killed_at_any_moment_leaves_whole_calls(path: str, query: str)
                 tell(b"%10d" % count)
 
     told = 0
-    for _ in range(40):
+    for _ in range(times):
         child = Child(write)
         heard = child.hear(10 * rng.randrange(1, 20)) + child.kill()
         told = int(heard[-10 - len(heard) % 10 :][:10])
@@ -143,10 +96,10 @@ def test_a_writer_killed_at_any_moment_leaves_whole_calls(path: str, query: str)
             store.write([Edit(cell("parent", "x"), b"free", told)])
 
 
-def test_a_writer_killed_inside_its_transaction_frees_the_others(path: str) -> None:
-    """Its lock is taken over and its changes have never been."""
-
-    def write(tell: Callable[[bytes], None]) -> None:
+def test_a_writer_killed_inside_its_transaction_frees_the_others(
+    path: str, store: LmdbStore
+) -> None:
+    def write(tell: Tell) -> None:
         def body(writer: Writer) -> None:
             for number in range(1000):
                 writer.put(b"%d" % number, bytes(5000))
@@ -155,36 +108,10 @@ def test_a_writer_killed_inside_its_transaction_frees_the_others(path: str) -> N
 
         LmdbStore(path, sync=False).write(body)
 
-    store = LmdbStore(path, sync=False)
-    store.write(lambda writer: writer.put(b"k", b"1"))
-    for _ in range(20):
-        child = Child(write)
-        assert child.hear(1) == b"."
-        child.kill()
+    put(store, b"1")
+    for _ in range(3):
+        start(write).kill()
         assert store.write(lambda writer: list(writer.keys(b"", b"\xff"))) == [b"k"]
-    store.close()
-
-
-@contextmanager
-def other_readers(path: str, count: int) -> Iterator[list[subprocess.Popen[bytes]]]:
-    """Started, not forked, processes inside read transactions: a fork would close our files."""
-    script = """
-        import signal, sys
-        from txn.tables.kv.lmdb import LmdbStore
-        store = LmdbStore(sys.argv[1], sync=False)
-        store.read(lambda reader: (print("inside", flush=True), signal.pause()))
-    """
-    command = [sys.executable, "-c", textwrap.dedent(script), path]
-    processes = [subprocess.Popen(command, stdout=subprocess.PIPE) for _ in range(count)]
-    try:
-        for process in processes:
-            assert process.stdout is not None
-            assert process.stdout.readline() == b"inside\n"
-        yield processes
-    finally:
-        for process in processes:
-            process.kill()
-            process.communicate()
 
 
 def test_a_process_killed_while_it_opens_the_store_spoils_it_for_nobody(path: str) -> None:
@@ -193,7 +120,7 @@ def test_a_process_killed_while_it_opens_the_store_spoils_it_for_nobody(path: st
     with opened(path) as store:
         store.write([Edit(cell("r", "x"), b"old", 1)])
 
-    def be_killed_half_way(tell: Callable[[bytes], None]) -> None:
+    def be_killed_half_way(tell: Tell) -> None:
         def half(folder: str, **_: object) -> None:
             file = os.open(os.path.join(folder, "lock.mdb"), os.O_RDWR)
             fcntl.lockf(file, fcntl.LOCK_EX, 1)
@@ -204,15 +131,12 @@ def test_a_process_killed_while_it_opens_the_store_spoils_it_for_nobody(path: st
         lmdb.Environment = half  # the driver's, in this process
         LmdbStore(path, sync=False)
 
-    def wait_for_it(tell: Callable[[bytes], None]) -> None:
+    def wait_for_it(tell: Tell) -> None:
         tell(b".")
         with opened(path) as inner:
             inner.write([Edit(cell("r", "y"), b"new", 1)])
 
-    first = Child(be_killed_half_way)
-    assert first.hear(1) == b"."
-    second = Child(wait_for_it)
-    assert second.hear(1) == b"."
+    first, second = start(be_killed_half_way), start(wait_for_it)
     second.wait_until_it_waits()
     first.kill()
     second.join()
@@ -220,58 +144,34 @@ def test_a_process_killed_while_it_opens_the_store_spoils_it_for_nobody(path: st
         assert values(store, cell("r", "x"), cell("r", "y")) == [b"old", b"new"]
 
 
-def test_slots_of_killed_readers_are_taken_back(path: str) -> None:
-    """A killed reader keeps its slot: without a check, enough deaths would stop everyone."""
-    store = LmdbStore(path, sync=False, max_readers=6)
-    with other_readers(path, 6):
-        pass
-    assert store.read(lambda one: one.get(b"k")) is None
-    store.close()
-
-
-def test_each_open_takes_back_the_slots_of_the_dead(path: str) -> None:
-    """A living process that has a slot of its own would never need to look."""
-    store = LmdbStore(path, sync=False, max_readers=3)
-    for _ in range(6):
-        with other_readers(path, 1):
-            pass
-    store.close()
-
-
 def test_slots_of_living_readers_are_not_taken(path: str) -> None:
     """Too many live readers is an error that says so, and it passes with the first of them."""
     store = LmdbStore(path, sync=False, max_readers=3)
     with other_readers(path, 3) as readers:
         with pytest.raises(NotApplied, match=r"\?max_readers= path=.* max_readers=3"):
-            store.read(lambda one: one.get(b"k"))
+            get(store)
         readers[0].kill()
         readers[0].wait()
-        assert store.read(lambda one: one.get(b"k")) is None
+        assert get(store) is None
     store.close()
 
 
-def test_a_killed_reader_does_not_make_the_file_grow_for_ever(path: str) -> None:
+def test_a_killed_reader_does_not_make_the_file_grow_for_ever(path: str, store: LmdbStore) -> None:
     """Pages that it seemed to read are used again before the map is made larger."""
-    store = LmdbStore(path, sync=False)
-    store.write(lambda writer: writer.put(b"k", bytes(MEGABYTE)))
+    put(store, bytes(MEGABYTE))
     with other_readers(path, 1):
         for _ in range(5):
-            store.write(lambda writer: writer.put(b"k", os.urandom(MEGABYTE)))
+            put(store, os.urandom(MEGABYTE))
     for _ in range(60):
-        store.write(lambda writer: writer.put(b"k", os.urandom(MEGABYTE)))
+        put(store, os.urandom(MEGABYTE))
     assert os.path.getsize(os.path.join(path, "data.mdb")) <= 16 * MEGABYTE
-    store.close()
-
-
-# --- many at once -------------------------------------------------------------------------------
 
 
 def test_counters_of_many_processes_lose_nothing(path: str) -> None:
-    """Compare-and-set is all that keeps two transactions apart."""
 
-    def count(tell: Callable[[bytes], None]) -> None:
+    def count(tell: Tell) -> None:
         with opened(path) as store:
-            for turn in range(300):
+            for turn in range(100):
                 key = cell("counter", "x") if turn % 2 else cell("k" * 1000, "x")
                 while True:
                     old = values(store, key)[0] or b""
@@ -284,58 +184,45 @@ def test_counters_of_many_processes_lose_nothing(path: str) -> None:
     for child in children:
         child.join()
     with opened(path) as store:
-        assert values(store, cell("counter", "x"), cell("k" * 1000, "x")) == [b"600", b"600"]
+        assert values(store, cell("counter", "x"), cell("k" * 1000, "x")) == [b"200", b"200"]
 
 
-def test_a_map_grown_by_another_process_is_followed(path: str) -> None:
-    """Readers and writers of an old, smaller map go on with the new one."""
-    store = LmdbStore(path, sync=False)
-    store.write(lambda writer: writer.put(b"k", b"0"))
+def test_a_map_grown_by_another_process_is_followed(path: str, store: LmdbStore) -> None:
+    put(store, b"0")
 
-    def fill(tell: Callable[[bytes], None]) -> None:
+    def read(tell: Tell) -> None:
         inner = LmdbStore(path, sync=False)
-        inner.write(lambda writer: writer.put(b"k", bytes(50 * MEGABYTE)))
-
-    def read(tell: Callable[[bytes], None]) -> None:
-        inner = LmdbStore(path, sync=False)
-        while inner.read(lambda one: len(one.get(b"k") or b"")) == 1:
+        while len(get(inner) or b"") == 1:
             tell(b".")
 
     beside = Child(read)
     assert beside.hear(3) == b"..."
-    Child(fill).join()
+    Child(lambda tell: put(LmdbStore(path, sync=False), bytes(50 * MEGABYTE))).join()
     beside.join()
-    assert store.read(lambda one: len(one.get(b"k") or b"")) == 50 * MEGABYTE
-    store.write(lambda writer: writer.put(b"other", b"1"))
-    store.close()
+    assert len(get(store) or b"") == 50 * MEGABYTE
+    put(store, b"1", b"other")
 
 
 def test_a_store_that_grows_while_it_is_opened_can_be_opened(path: str) -> None:
     """A store beyond the first map's size is mapped as large as it is, and has outgrown that at
     once where another process goes on writing."""
-    store = LmdbStore(path, sync=False)
-    store.write(lambda writer: writer.put(b"k", bytes(20 * MEGABYTE)))
-    store.close()
+    with closing(LmdbStore(path, sync=False)) as store:
+        put(store, bytes(20 * MEGABYTE))
 
-    def grow(tell: Callable[[bytes], None]) -> None:
+    def grow(tell: Tell) -> None:
         inner = LmdbStore(path, sync=False)
         for number in range(1_000_000):
-            inner.write(lambda writer, key=b"%d" % number: writer.put(key, bytes(3_000)))
+            put(inner, bytes(3_000), b"%d" % number)
             if number == 10:
                 tell(b".")
 
-    growing = Child(grow)
+    growing = start(grow)
     try:
-        assert growing.hear(1) == b"."
-        for _ in range(100):
-            store = LmdbStore(path, sync=False)
-            assert store.read(lambda one: len(one.get(b"k") or b"")) == 20 * MEGABYTE
-            store.close()
+        for _ in range(30):
+            with closing(LmdbStore(path, sync=False)) as store:
+                assert len(get(store) or b"") == 20 * MEGABYTE
     finally:
         growing.kill()
-
-
-# --- forked -------------------------------------------------------------------------------------
 
 
 def test_parent_and_child_go_on_with_the_same_store(path: str) -> None:
@@ -343,25 +230,21 @@ def test_parent_and_child_go_on_with_the_same_store(path: str) -> None:
     with opened(path) as store:
         store.write([Edit(cell("r", "x"), b"parent", 1)])
 
-        def body(tell: Callable[[bytes], None]) -> None:
+        def body(tell: Tell) -> None:
             assert values(store, cell("r", "x")) == [b"parent"]
             store.write([Edit(cell("r", "y"), b"child", 1)])
             store.close()
 
-        for _ in range(20):
+        for _ in range(3):
             child = Child(body)
             store.write([Edit(cell("r", "z"), b"parent", 1)])
             child.join()
-        assert values(store, *(cell("r", column) for column in "xyz")) == [
-            b"parent",
-            b"child",
-            b"parent",
-        ]
+        written = [cell("r", column) for column in "xyz"]
+        assert values(store, *written) == [b"parent", b"child", b"parent"]
 
 
-def test_closing_after_a_fork_does_not_open_the_files_again(path: str) -> None:
+def test_closing_after_a_fork_does_not_open_the_files_again(path: str, store: LmdbStore) -> None:
     """They were closed before the fork, and may be gone: a folder for a while ends with them."""
-    store = LmdbStore(path, sync=False)
     Child(lambda tell: store.close()).join()
     shutil.rmtree(path)
     store.close()
@@ -369,7 +252,6 @@ def test_closing_after_a_fork_does_not_open_the_files_again(path: str) -> None:
 
 
 def test_a_fork_beside_busy_threads_is_as_good(path: str) -> None:
-    """Local transactions are short, so a fork waits for them: Spark and pools fork at any time."""
     with opened(path) as store, ThreadPoolExecutor(4) as pool:
         stop = threading.Event()
 
@@ -383,9 +265,9 @@ def test_a_fork_beside_busy_threads_is_as_good(path: str) -> None:
 
         counts = [pool.submit(work, f"thread {number}") for number in range(4)]
         try:
-            for number in range(30):
+            for number in range(10):
 
-                def write(tell: Callable[[bytes], None], number: int = number) -> None:
+                def write(tell: Tell, number: int = number) -> None:
                     signal.alarm(60)
                     store.write([Edit(cell(f"child {number}", "x"), b"1", 1)])
 
@@ -394,35 +276,24 @@ def test_a_fork_beside_busy_threads_is_as_good(path: str) -> None:
             stop.set()
         expected = [b"%d" % count.result(60) for count in counts]
         assert values(store, *(cell(f"thread {number}", "x") for number in range(4))) == expected
-        assert values(store, *(cell(f"child {number}", "x") for number in range(30))) == [b"1"] * 30
+        assert values(store, *(cell(f"child {number}", "x") for number in range(10))) == [b"1"] * 10
 
 
-def test_a_fork_beside_a_thread_that_waits_to_be_alone_is_as_good(path: str) -> None:
-    """That thread is not in the child, where nobody may wait for it to have been alone."""
-    store = LmdbStore(path, sync=False)
-    for number in range(20):
+def test_a_fork_beside_a_thread_that_waits_to_be_alone_is_as_good(store: LmdbStore) -> None:
+    for number in range(5):
         leave, was_alone = threading.Event(), threading.Event()
 
-        def stay(_: Reader, leave: threading.Event = leave) -> None:
-            assert leave.wait(60)
+        def body(tell: Tell, key: bytes = b"%d" % number) -> None:
+            signal.alarm(60)
+            put(store, b"1", key)
 
-        def grow(was_alone: threading.Event = was_alone) -> None:
-            store._shared._run_alone(was_alone.set)
-
-        def body(tell: Callable[[bytes], None], key: bytes = b"%d" % number) -> None:
-            signal.alarm(10)
-            store.write(lambda writer: writer.put(key, b"1"))
-
-        threads = [threading.Thread(target=store.read, args=(stay,)), threading.Thread(target=grow)]
-        for thread in threads:
-            thread.start()
-        threading.Timer(0.05, leave.set).start()
-        Child(body).join()
-        assert was_alone.wait(60)
-        for thread in threads:
-            thread.join()
-        assert store.read(lambda one, key=b"%d" % number: one.get(key)) == b"1"
-    store.close()
+        with ThreadPoolExecutor(2) as pool:
+            pool.submit(store.read, lambda _, leave=leave: leave.wait(60))
+            pool.submit(store._shared._run_alone, was_alone.set)
+            threading.Timer(0.05, leave.set).start()
+            Child(body).join()
+            assert was_alone.wait(60)
+        assert get(store, b"%d" % number) == b"1"
 
 
 def test_a_child_hands_over_commits_although_a_thread_of_its_parent_did(path: str) -> None:
@@ -431,7 +302,7 @@ def test_a_child_hands_over_commits_although_a_thread_of_its_parent_did(path: st
     with connect(f"embedded://{path}?sync=off") as engine:
         engine.ensure_table("t", ["d"])
 
-        def body(tell: Callable[[bytes], None]) -> None:
+        def body(tell: Tell) -> None:
             signal.alarm(60)
             engine.commit([Mutation(key, "1")], ack="decided")
             engine.flush()
@@ -445,34 +316,32 @@ def test_a_child_hands_over_commits_although_a_thread_of_its_parent_did(path: st
 
 @pytest.mark.parametrize("kind", ["read", "write"])
 def test_a_child_cannot_use_what_was_busy(
-    path: str, kind: str, monkeypatch: pytest.MonkeyPatch
+    path: str, store: LmdbStore, kind: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Touching it would corrupt the parent's; the error says what to do instead."""
     monkeypatch.setattr("txn.tables.kv.lmdb.FORK_PATIENCE_S", 0.05)
-    store = LmdbStore(path, sync=False)
     inside, leave = threading.Event(), threading.Event()
 
     def stay(_: Writer) -> None:
         inside.set()
         assert leave.wait(60)
 
-    def body(tell: Callable[[bytes], None]) -> None:
+    def body(tell: Tell) -> None:
         for handle in (LmdbStore(path, sync=False), store):
             # Not an error that passes: nothing tries again what raises it.
             with pytest.raises(StoreClosedError, match="busy when this process was forked"):
-                handle.read(lambda one: one.get(b"k"))
+                get(handle)
             handle.close()
 
-    thread = threading.Thread(target=getattr(store, kind), args=(stay,))
-    thread.start()
-    assert inside.wait(60)
-    Child(body).join()
-    leave.set()
-    thread.join()
-    store.write(lambda writer: writer.put(b"k", b"1"))
-    Child(lambda tell: store.write(lambda writer: writer.put(b"k", b"2"))).join()
-    assert store.read(lambda one: one.get(b"k")) == b"2"
-    store.close()
+    with ThreadPoolExecutor(1) as pool:
+        busy = pool.submit(getattr(store, kind), stay)
+        assert inside.wait(60)
+        Child(body).join()
+        leave.set()
+        busy.result(60)
+    put(store, b"1")
+    Child(lambda tell: put(store, b"2")).join()
+    assert get(store) == b"2"
 
 
 @pytest.mark.parametrize("way", ["raise SystemExit(0)", "return"])
@@ -555,21 +424,6 @@ def test_a_child_ends_although_another_thread_of_its_parent_was_writing(path: st
     assert run(script, path) == "0\n"
 
 
-def run(script: str, *arguments: str) -> str:
-    done = subprocess.run(
-        [sys.executable, "-c", textwrap.dedent(script), *arguments],
-        capture_output=True,
-        text=True,
-        timeout=240,
-        check=False,
-    )
-    assert done.returncode == 0, done.stderr
-    return done.stdout
-
-
-# --- short of something -------------------------------------------------------------------------
-
-
 def test_an_address_space_limit_is_a_clear_error_and_leaves_the_store_whole(path: str) -> None:
     """Spark limits its Python workers this way (spark.executor.pyspark.memory)."""
     script = """
@@ -596,13 +450,11 @@ def test_an_address_space_limit_is_a_clear_error_and_leaves_the_store_whole(path
         print("whole")
     """
     assert run(script, path) == "whole\n"
-    store = LmdbStore(path, sync=False)
-    assert store.read(lambda one: one.get(b"small")) == b"1"
-    store.close()
+    with closing(LmdbStore(path, sync=False)) as store:
+        assert get(store, b"small") == b"1"
 
 
 def test_a_full_disk_is_reported_and_leaves_the_store_whole(path: str) -> None:
-    """A commit that fails half way through its writing must never be seen, nor stop the next."""
     script = """
         import resource, sys
         from txn.errors import MaybeApplied
