@@ -6,20 +6,19 @@ import fcntl
 import os
 import signal
 import sys
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from collections.abc import Iterator
+from contextlib import closing, contextmanager, suppress
 from pathlib import Path
 from types import FrameType
 
 import pytest
 
-from tests.integration.test_lmdb_processes import Child, other_readers, run, wait_for_ever
+from tests.integration.children import Child, Tell, other_readers, run, start, wait_for_ever
 from txn import Key, Mutation, connect
 from txn.errors import NotApplied, StoreClosedError
 from txn.tables import kv
 from txn.tables.kv.lmdb import LmdbStore
 
-Tell = Callable[[bytes], None]
 MEGABYTE = 1024 * 1024
 FILES = ["data.mdb", "format", "lock.mdb", "writer.lock"]
 
@@ -29,15 +28,23 @@ def path(tmp_path: Path) -> str:
     return str(tmp_path / "store")
 
 
+@pytest.fixture
+def store(path: str) -> Iterator[LmdbStore]:
+    store = LmdbStore(path, sync=False)
+    yield store
+    store.close()
+
+
+def open_and_close(path: str) -> None:
+    LmdbStore(path, sync=False).close()
+
+
 def put(store: LmdbStore, value: bytes) -> None:
     store.write(lambda writer: writer.put(b"k", value))
 
 
 def get(store: LmdbStore) -> bytes | None:
     return store.read(lambda reader: reader.get(b"k"))
-
-
-# --- half made ----------------------------------------------------------------------------------
 
 
 def test_a_store_whose_maker_was_killed_at_any_line_can_be_opened(tmp_path: Path) -> None:
@@ -77,7 +84,7 @@ def test_a_store_whose_maker_was_killed_at_any_line_can_be_opened(tmp_path: Path
         store.close()
         names = os.listdir(path)
         assert sorted(name for name in names if not name.startswith(".format-")) == FILES
-        line += 3
+        line += 9
     assert line > 100
 
 
@@ -104,14 +111,11 @@ def test_a_disk_that_is_full_is_an_error_to_who_makes_a_store(path: str) -> None
     assert all("cannot open the store" in line and "File too large" in line for line in told[:3])
 
 
-# --- changed ------------------------------------------------------------------------------------
-
-
-def test_a_file_cut_short_is_an_error_to_every_process_and_kills_none(path: str) -> None:
+def test_a_file_cut_short_is_an_error_to_every_process_and_kills_none(
+    path: str, store: LmdbStore
+) -> None:
     """It may be longer than this process has seen it, and yet be shorter than it was."""
-    store = LmdbStore(path, sync=False)
     put(store, b"v")
-
     grow = """
         import sys
         from txn.tables.kv.lmdb import LmdbStore
@@ -130,9 +134,10 @@ def test_a_file_cut_short_is_an_error_to_every_process_and_kills_none(path: str)
         LmdbStore(path, sync=False)
 
 
-def test_a_reader_whose_lock_file_was_replaced_is_told_after_the_next_commit(path: str) -> None:
+def test_a_reader_whose_lock_file_was_replaced_is_told_after_the_next_commit(
+    path: str, store: LmdbStore
+) -> None:
     """It would see none of them, and writers would use the pages that it reads."""
-    store = LmdbStore(path, sync=False)
     put(store, b"1")
     os.unlink(Path(path) / "lock.mdb")
     write = """
@@ -145,12 +150,8 @@ def test_a_reader_whose_lock_file_was_replaced_is_told_after_the_next_commit(pat
     with pytest.raises(StoreClosedError, match="the store's lock file was replaced"):
         get(store)
     store.close()
-    store = LmdbStore(path, sync=False)
-    assert get(store) == b"2"
-    store.close()
-
-
-# --- reader slots -------------------------------------------------------------------------------
+    with closing(LmdbStore(path, sync=False)) as again:
+        assert get(again) == b"2"
 
 
 @contextmanager
@@ -163,17 +164,13 @@ def holding_a_slot(path: str, count: int) -> Iterator[list[int]]:
         tell(b".")
         wait_for_ever()
 
-    children = [Child(hold) for _ in range(count)]
+    children = [start(hold) for _ in range(count)]
     try:
-        for child in children:
-            assert child.hear(1) == b"."
         yield [child.pid for child in children]
     finally:
         for child in children:
-            try:
+            with suppress(ProcessLookupError):
                 child.kill()
-            except ProcessLookupError:
-                continue
 
 
 def end(pid: int) -> None:
@@ -187,14 +184,12 @@ def test_slots_of_the_dead_keep_no_process_out_while_another_one_lives(path: str
         for pid in pids[1:]:
             end(pid)
         for _ in range(3):
-            store = LmdbStore(path, sync=False)
-            put(store, b"v")
-            assert get(store) == b"v"
-            store.close()
+            with closing(LmdbStore(path, sync=False)) as store:
+                put(store, b"v")
+                assert get(store) == b"v"
 
 
 def test_slots_of_stopped_processes_are_not_taken(path: str) -> None:
-    """They go on reading where they were; the one of a dead process among them is free."""
     with holding_a_slot(path, 3) as pids:
         for pid in pids:
             os.kill(pid, signal.SIGSTOP)
@@ -203,33 +198,27 @@ def test_slots_of_stopped_processes_are_not_taken(path: str) -> None:
             with pytest.raises(NotApplied, match=r"reader slots.*\?max_readers=.*max_readers=3$"):
                 LmdbStore(path, sync=False)
         end(pids[0])
-        LmdbStore(path, sync=False).close()
+        open_and_close(path)
 
 
 def test_a_reader_s_pages_are_spared_when_slots_of_the_dead_are_freed(path: str) -> None:
     """Freed by mistake, its slot would let writers use the pages that it reads."""
-    store = LmdbStore(path, sync=False, max_readers=4)
-    put(store, b"1" * MEGABYTE)
-    store.close()
+    with closing(LmdbStore(path, sync=False, max_readers=4)) as store:
+        put(store, b"1" * MEGABYTE)
     with other_readers(path, 4) as readers:
         for reader in readers[1:]:
             reader.kill()
             reader.wait()
-        store = LmdbStore(path, sync=False)
-        (living,) = {line.split()[0] for line in _list_slots(store)} - {str(os.getpid())}
-        assert int(living) == readers[0].pid
-        store.close()
-
-
-def _list_slots(store: LmdbStore) -> list[str]:
-    files = store._shared._files
-    assert files is not None
-    return files.environment.readers().splitlines()[1:]
+        with closing(LmdbStore(path, sync=False)) as store:
+            files = store._shared._files
+            assert files is not None
+            slots = {line.split()[0] for line in files.environment.readers().splitlines()[1:]}
+            assert slots - {str(os.getpid())} == {str(readers[0].pid)}
 
 
 def test_a_process_of_the_same_number_in_another_container_is_a_clear_error(path: str) -> None:
     """LMDB tells processes by their numbers, and each container may have a process 1."""
-    LmdbStore(path, sync=False).close()
+    open_and_close(path)
 
     def hold(tell: Tell) -> None:
         file = os.open(os.path.join(path, "lock.mdb"), os.O_RDWR)
@@ -237,15 +226,11 @@ def test_a_process_of_the_same_number_in_another_container_is_a_clear_error(path
         tell(b".")
         wait_for_ever()
 
-    other = Child(hold)
-    assert other.hear(1) == b"."
+    other = start(hold)
     with pytest.raises(NotApplied, match=f"process of the same number.* process={os.getpid()}$"):
         LmdbStore(path, sync=False)
     other.kill()
-    LmdbStore(path, sync=False).close()
-
-
-# --- without the right to write -----------------------------------------------------------------
+    open_and_close(path)
 
 
 UNPRIVILEGED = """
@@ -263,7 +248,6 @@ UNPRIVILEGED = """
 
 
 def test_a_store_that_may_not_be_written_can_be_looked_at(path: str) -> None:
-    """On a read-only disk, or in a directory of another user."""
     key = Key("r", "d", "x", "t")
     with connect(f"embedded://{path}") as engine:
         engine.ensure_table("t", ["d"])
@@ -300,8 +284,7 @@ def test_a_store_that_may_not_be_written_can_be_looked_at(path: str) -> None:
 
 
 def test_a_reader_without_the_right_to_write_follows_a_growing_store(path: str) -> None:
-    """Beside a writer, in a map that was large enough when it opened the files."""
-    LmdbStore(path, sync=False).close()
+    open_and_close(path)
 
     def read(tell: Tell) -> None:
         reader = LmdbStore(path, sync=False, read_only=True)
@@ -310,8 +293,7 @@ def test_a_reader_without_the_right_to_write_follows_a_growing_store(path: str) 
 
     beside = Child(read)
     assert beside.hear(3) == b"..."
-    store = LmdbStore(path, sync=False)
-    for size in range(1, 41):
-        store.write(lambda writer, size=size: writer.put(b"k", bytes(size * MEGABYTE)))
-    beside.join()
-    store.close()
+    with closing(LmdbStore(path, sync=False)) as store:
+        for size in range(1, 41):
+            put(store, bytes(size * MEGABYTE))
+        beside.join()
