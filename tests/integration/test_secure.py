@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import socket
 import ssl
-import threading
 from collections.abc import Iterator
-from contextlib import contextmanager
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import closing, contextmanager
 
 import pytest
 
@@ -50,41 +50,26 @@ def trusting(*, shown: bool) -> ssl.SSLContext:
 
 
 @pytest.mark.parametrize("server", SERVERS)
-def test_servers_answer_through_tls_and_not_in_plain_text(
+def test_servers_answer_through_tls_to_whom_they_know_and_not_in_plain_text(
     certified: tuple[Cluster, bool], server: str
 ) -> None:
-    """HBase has a setting with which it takes both, and a password would go over the wire."""
+    """HBase has a setting with which it takes both, and a password would go over the wire. It asks
+    for a certificate of the client unless it is told otherwise."""
     (cluster, both), (service, method, said) = certified, SERVERS[server]
-    with (
-        connected(cluster, server) as connection,
-        trusting(shown=both).wrap_socket(connection, server_hostname="localhost") as inside,
-    ):
-        assert said in ask(inside, service, method)
-    with connected(cluster, server) as connection, pytest.raises(ConnectionError):
-        ask(connection, service, method)
 
-
-@pytest.mark.parametrize("server", SERVERS)
-def test_certificate_of_the_client_is_asked_for_where_that_is_set(
-    certified: tuple[Cluster, bool], server: str
-) -> None:
-    """It is what HBase does unless it is told otherwise."""
-    cluster, both = certified
-    service, method, _ = SERVERS[server]
-
-    def ask_as_nobody() -> bytes:
-        context = trusting(shown=False)
+    def ask_through_tls(*, shown: bool) -> bytes:
         with (
             connected(cluster, server) as connection,
-            context.wrap_socket(connection, server_hostname="localhost") as inside,
+            trusting(shown=shown).wrap_socket(connection, server_hostname="localhost") as inside,
         ):
             return ask(inside, service, method)
 
+    assert said in ask_through_tls(shown=both)
+    with connected(cluster, server) as connection, pytest.raises(ConnectionError):
+        ask(connection, service, method)
     if both:
         with pytest.raises((ssl.SSLError, ConnectionError)):
-            ask_as_nobody()
-    else:
-        assert ask_as_nobody()
+            ask_through_tls(shown=False)
 
 
 def test_the_native_store_commits_through_tls(certified: tuple[Cluster, bool]) -> None:
@@ -97,26 +82,23 @@ def test_the_native_store_commits_through_tls(certified: tuple[Cluster, bool]) -
         keys = [Key(f"{number}", "d", "x") for number in range(8)]
 
         def write(key: Key) -> None:
-            for number in range(20):
+            for number in range(10, 20):
                 engine.commit([Mutation(key, f"{number}" + "x" * 100_000)])
 
-        threads = [threading.Thread(target=write, args=(key,)) for key in keys]
-        for thread in threads:
-            thread.start()
-        for thread in threads:
-            thread.join()
+        with ThreadPoolExecutor(8) as pool:
+            list(pool.map(write, keys))
         assert [cell and cell.value[:2] for cell in engine.read(keys).values()] == [b"19"] * 8
 
 
 def test_a_native_store_that_is_not_let_in_says_why(certified: tuple[Cluster, bool]) -> None:
-    """It speaks no TLS, trusts nobody here, or shows nothing where that is asked for."""
     cluster, both = certified
     bad = {"": "closed|reset|no answer", "?tls=on": "certificate verify failed"}
     if both:
         bad[f"?ca={CERTIFICATE}"] = "certificate|closed|reset"
     for options, message in bad.items():
         limit = f"{options}&" if options else "?"
-        store = open_store(f"{cluster.uris[NATIVE]}{limit}timeout_ms=3000")
-        with pytest.raises(NotApplied, match=message):
+        with (
+            closing(open_store(f"{cluster.uris[NATIVE]}{limit}timeout_ms=3000")) as store,
+            pytest.raises(NotApplied, match=message),
+        ):
             store.read([Key("a", "d", "x", "secret")])
-        store.close()
