@@ -6,7 +6,6 @@ import os
 import signal
 import socket
 import struct
-import sys
 import threading
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
@@ -26,9 +25,9 @@ from tests.unit.fake_region_server import (
     fake_region_server,
 )
 from tests.unit.fake_region_server import FakeRegionServer as Server
+from tests.unit.interrupting import Interrupt
 from txn.clock import ManualClock, poll
 from txn.errors import (
-    InvalidRequestError,
     MaybeApplied,
     NotApplied,
     StoreClosedError,
@@ -51,8 +50,11 @@ from txn.stores.wire import SharedWire
 
 PATIENCE_S = 60
 FAMILIES = {b"d": Family()}
+BUSY, ELSEWHERE = "RegionTooBusyException", "NotServingRegionException"
 
 Opener = Callable[..., Store]
+Refusal = tuple[str | None, str, str, type[StoreError], str]
+"""Which row, or the call, is refused by what; the rows of the checks; and what they are told."""
 
 
 def key(row: str, column: str = "x") -> Key:
@@ -163,6 +165,8 @@ def test_a_call_is_one_request_however_many_rows(server: Server, store: Store) -
     assert store.read(keys) == {each: Cell(b"2", 1) for each in keys}
     assert server.methods.count("Multi") == 3
     assert server.sizes == [10, 10, 10]
+    other_name = keys[0]._replace(table=b"default:" + TABLE)  # HBase knows regions by the shorter
+    assert store.read([other_name]) == {other_name: Cell(b"2", 1)}
 
 
 def test_many_checks_are_taken_side_by_side_by_some_threads(server: Server, store: Store) -> None:
@@ -177,20 +181,15 @@ def test_many_checks_are_taken_side_by_side_by_some_threads(server: Server, stor
     assert server.sizes[5:] == [50] * 8
 
 
-def test_groups_of_a_read_are_one_request_in_their_order(server: Server, store: Store) -> None:
-    store.write([Edit(key(row), b"1", 5) for row in "ab"])
-    found = {key("a"): Cell(b"1", 1), key("b"): Cell(b"1", 1), key("c"): None}
-    assert store.read([key("a")], [key("b"), key("c")]) == found
-    assert server.count("Multi") == 2
-
-
-def test_groups_are_asked_one_by_one_if_one_request_did_not_get_all(
+def test_groups_of_a_read_are_one_request_or_one_each_if_it_did_not_get_all(
     server: Server, store: Store
 ) -> None:
     """What is missing would be read after what follows it."""
+    found = dict.fromkeys([key("a"), key("b"), key("c")])
+    assert store.read([key("a")], [key("b"), key("c")]) == found
     server.refused[b"a"] = ["NotServingRegionException"]
-    assert store.read([key("a")], [key("b")]) == {key("a"): None, key("b"): None}
-    assert server.sizes == [2, 1, 1]
+    assert store.read([key("a")], [key("b"), key("c")]) == found
+    assert server.sizes == [3, 3, 1, 2]
 
 
 def test_groups_on_several_servers_are_asked_one_by_one(
@@ -214,7 +213,8 @@ def test_edits_that_later_ones_replace_are_not_sent(server: Server, store: Store
 
 
 def test_checks_of_several_tables_are_one_request(server: Server, store: Store) -> None:
-    """With a condition or without, and deferred or not: a transaction row and its locks."""
+    """With a condition or without, and deferred or not: a transaction row and its locks. Both of a
+    row's writes are deferred: the server waits for its log if one of them wants that."""
     server.starts = [b"", b"m"]
     row = Key("r", "t", "status", "u")
     first = Check(row, None, ((row, b"0"),), is_deferred=True)
@@ -228,10 +228,6 @@ def test_checks_of_several_tables_are_one_request(server: Server, store: Store) 
         [action.mutation.durability for action in entry.action] for entry in request.regionAction
     ]
     assert durabilities == [[ASYNC_WAL], [0], [0], [0]]
-
-
-def test_a_deferred_check_is_so_in_both_of_its_writes(server: Server, store: Store) -> None:
-    """The server waits for its log if one of a row's writes wants that."""
     edits = (Edit(key("a"), b"1", 5), Edit(key("a", "y"), None, 5))
     for expected in (b"", None):
         assert store.check_and_put([Check(key("a", "z"), expected, (), edits, True)]) == [True]
@@ -325,19 +321,16 @@ def test_an_unreachable_server_is_tried_once_for_all_parts_of_a_call(
 def test_a_row_of_which_a_part_was_written_is_not_said_to_be_as_it_was(
     server: Server, store: Store
 ) -> None:
-    """Here its put is refused, again and again, and its delete marker is taken."""
-    server.refused[b"a"] = ["RegionTooBusyException", ""] * 1_000
-    with pytest.raises(MaybeApplied, match="could not do it in time"):
-        store.write([Edit(key("a"), b"1", 5), Edit(key("a"), None, 4)])
-
-
-def test_a_row_that_is_written_at_once_is_tried_again_as_a_whole(
-    server: Server, store: Store
-) -> None:
+    """Here its put is refused, again and again, and its delete marker is taken; unless it is to be
+    written at once, and thus is tried again as a whole."""
+    edits = [Edit(key("a"), b"1", 5), Edit(key("a"), None, 4)]
     server.refused[b"a"] = ["RegionTooBusyException", ""]
-    store.write([Edit(key("a"), b"1", 5), Edit(key("a", "y"), None, 5)], by_row=True)
+    store.write(edits, by_row=True)
     assert server.sizes == [2, 2]
     assert [entry.atomic for each in server.requests for entry in each.regionAction] == [True] * 2
+    server.refused[b"a"] = ["RegionTooBusyException", ""] * 1_000
+    with pytest.raises(MaybeApplied, match="could not do it in time"):
+        store.write(edits)
 
 
 def test_answers_come_in_any_order_to_many_threads(server: Server, store: Store) -> None:
@@ -535,29 +528,22 @@ def test_others_on_the_connection_are_told_too(server: Server, store: Store) -> 
                 each.result(PATIENCE_S)
 
 
+@pytest.mark.parametrize("is_waited_for", [True, False])
 def test_a_connection_that_the_server_closed_at_rest_is_not_used(
-    server: Server, store: Store, clock: ManualClock
+    server: Server, store: Store, clock: ManualClock, is_waited_for: bool
 ) -> None:
-    """A check sent on it would be lost, and nobody could tell."""
-    server.cut()
-    assert poll(get_connection(store)._wire.is_readable, 60_000)
-    clock.advance(IDLE_MS)
-    assert store.check_and_put([PUT]) == [True]
+    """A check sent on it would be lost, and nobody could tell; also where the answer to one request
+    of a call was not read, as another was refused."""
+    if not is_waited_for:
+        server.refused[b"00"] = ["*DoNotRetryIOException"]
 
+        def before(number: int, method: str) -> None:
+            if (number, method) == (2, "Multi"):
+                raise Silence
 
-def test_a_call_that_nobody_waits_for_hides_no_dead_connection(
-    server: Server, store: Store, clock: ManualClock
-) -> None:
-    """One of a call's requests was refused, and the answer to the other was not read."""
-    server.refused[b"00"] = ["*DoNotRetryIOException"]
-
-    def before(number: int, method: str) -> None:
-        if (number, method) == (2, "Multi"):
-            raise Silence
-
-    server.before = before
-    with pytest.raises(MaybeApplied):
-        store.read([key(f"{number:02}") for number in range(65)])
+        server.before = before
+        with pytest.raises(MaybeApplied):
+            store.read([key(f"{number:02}") for number in range(65)])
     server.cut()
     assert poll(get_connection(store)._wire.is_readable, 60_000)
     clock.advance(IDLE_MS)
@@ -690,92 +676,56 @@ def test_a_call_that_was_not_begun_is_made_again(server: Server, store: Store, n
     assert server.count("Multi") == 3
 
 
-@pytest.mark.parametrize(
-    "name",
-    ["NotServingRegionException", "RegionTooBusyException", "exceptions.RegionMovedException"],
-)
+@pytest.mark.parametrize("name", [BUSY, ELSEWHERE, "exceptions.RegionMovedException"])
 def test_only_what_was_not_done_is_asked_again(server: Server, store: Store, name: str) -> None:
     server.refused[b"b"] = [name, name]
     assert store.check_and_put([put_if(row, b"", b"1") for row in "abc"]) == [True] * 3
     assert server.sizes == [3, 1, 1]
-    assert (server.count("Scan") > 0) is (name != "RegionTooBusyException")
-
-
-def test_what_is_never_done_was_not_applied(server: Server, store: Store) -> None:
-    """Not if it was all of the call; else a part of it was."""
-    server.refused[b"b"] = ["*RegionTooBusyException"]
-    with pytest.raises(NotApplied, match="RegionTooBusy"):
-        store.check_and_put([put_if("b", b"", b"1")])
-    with pytest.raises(MaybeApplied, match="RegionTooBusy"):
-        store.check_and_put([PUT, put_if("b", b"", b"1")])
-
-
-def test_checks_of_a_row_are_not_done_in_another_order(server: Server, store: Store) -> None:
-    """The region came back between the two: the second was done, and the first would come after."""
-    server.refused[b"a"] = ["NotServingRegionException"]
-    with pytest.raises(MaybeApplied):
-        store.check_and_put([PUT, put_if("a", b"", b"2")])
-    assert server.count("Multi") == 1
-    assert server.cells[b"a", b"d", b"x"] == b"2"
-
-
-def test_another_error_may_have_been_applied(server: Server, store: Store) -> None:
-    """Nobody knows how far the server came; this one's table is unknown to the fake master."""
-    server.refused[b"a"] = ["WALSyncTimeoutIOException"]
-    with pytest.raises(TableUnavailable, match="no such table"):
-        store.check_and_put([PUT])
-
-
-def test_an_error_without_a_name_is_no_success(server: Server, store: Store) -> None:
-    """An empty name is a name: a write would seem done, and a row absent."""
-    for ask in (lambda: store.write([Edit(key("a"), b"1", 1)]), lambda: store.read([key("a")])):
-        server.refused[b"a"] = [NAMELESS]
-        with pytest.raises((MaybeApplied, TableUnavailable)):
-            ask()
-
-
-@pytest.mark.parametrize("name", ["DoNotRetryIOException", "AccessDeniedException"])
-def test_a_table_that_refuses_for_good_is_named(
-    server: Server, store: Store, monkeypatch: pytest.MonkeyPatch, name: str
-) -> None:
-    """As one that is read-only; HBase's own clients do not ask it again either."""
-    monkeypatch.setattr(Store, "_find_absent", lambda *_: None)  # this master knows no table
-    server.refused[b"a"] = [name]
-    with pytest.raises(TableUnavailable, match=f"the table refuses it.*{name}") as caught:
-        store.check_and_put([PUT])
-    assert caught.value.table == key("a").table
-    assert server.count("Multi") == 1
+    assert (server.count("Scan") > 0) is (name != BUSY)
 
 
 @pytest.mark.parametrize(
-    ("name", "kind"),
+    "refusal",
     [
-        ("!ErrorOfSomeCoprocessor", TableUnavailable),
-        ("ErrorOfSomeCoprocessor", MaybeApplied),
-        ("!UnknownScannerException", MaybeApplied),
+        ("b", "*RegionTooBusyException", "b", NotApplied, "RegionTooBusy"),
+        ("b", "*RegionTooBusyException", "ab", MaybeApplied, "RegionTooBusy"),  # a was done
+        ("a", ELSEWHERE, "aa", MaybeApplied, "."),  # the second was done, and is not to come first
+        ("a", "WALSyncTimeoutIOException", "a", MaybeApplied, "WALSyncTimeout"),  # how far it came?
+        ("a", NAMELESS, "a", MaybeApplied, "."),  # an empty name is a name: it would seem done
+        ("a", "DoNotRetryIOException", "a", TableUnavailable, "the table refuses it.*DoNotRetry"),
+        ("a", "AccessDeniedException", "a", TableUnavailable, "the table refuses it.*AccessDenied"),
+        (None, "!ErrorOfSomeCoprocessor", "a", TableUnavailable, "ErrorOfSome"),  # told by a flag
+        (None, "ErrorOfSomeCoprocessor", "a", MaybeApplied, "ErrorOfSome"),
+        (None, "!UnknownScannerException", "a", MaybeApplied, "UnknownScanner"),  # only that one
     ],
 )
-def test_a_server_tells_which_errors_are_for_good(
-    server: Server, store: Store, monkeypatch: pytest.MonkeyPatch, name: str, kind: type[StoreError]
+def test_a_refusal_tells_whether_the_checks_were_done(
+    server: Server, store: Store, monkeypatch: pytest.MonkeyPatch, refusal: Refusal
 ) -> None:
-    """By a flag, whatever the class. Of a scanner it means that one scanner."""
-    monkeypatch.setattr(Store, "_find_absent", lambda *_: None)
-    fail(server, Refuse(name), times=1)
-    with pytest.raises(kind, match=name.removeprefix("!")) as caught:
-        store.check_and_put([PUT])
+    """Refused is a row, or the call. HBase's own clients do not ask for good refusals again."""
+    monkeypatch.setattr(Store, "_find_absent", lambda *_: None)  # this master knows no table
+    row, name, rows, kind, message = refusal
+    if row is None:
+        fail(server, Refuse(name))
+    else:
+        server.refused[row.encode()] = [name]
+    with pytest.raises(kind, match=message) as caught:
+        store.check_and_put([put_if(each, b"", b"%d" % n) for n, each in enumerate(rows)])
     assert type(caught.value) is kind
-    assert "b''" not in str(caught.value)  # of no table: it is the call that was refused
+    assert "b''" not in str(caught.value)  # of no table, where it is the call that was refused
+    if isinstance(caught.value, TableUnavailable) and row:
+        assert caught.value.table == TABLE
+    if not name.startswith("*"):
+        assert server.count("Multi") == 1
+    if rows == "aa":
+        assert server.cells[b"a", b"d", b"x"] == b"1"
 
 
-def test_a_disabled_table_is_not_waited_for(
-    server: Server, store: Store, clock: ManualClock
-) -> None:
-    """It comes back by a person's hand."""
-    server.refused[b"a"] = ["*NotServingRegionException"]
-    server.state, now_ms = DISABLED, clock.monotonic_ms()
-    with pytest.raises(TableUnavailable, match="the table is disabled"):
-        store.read([key("a")])
-    assert clock.monotonic_ms() - now_ms < 1_000
+def test_a_table_that_is_not_there_is_named(server: Server, store: Store) -> None:
+    for ask in (lambda: store.write([Edit(key("a"), b"1", 1)]), lambda: store.read([key("a")])):
+        server.refused[b"a"] = [NAMELESS]
+        with pytest.raises(TableUnavailable, match="no such table"):  # as the fake master says
+            ask()
 
 
 def test_what_was_done_before_regions_could_not_be_found_is_not_denied(
@@ -884,14 +834,8 @@ def test_the_sizes_of_tables_are_asked_of_the_master_once(server: Server, store:
         store.measure_tables([TABLE])
 
 
-def test_a_table_of_the_default_namespace_has_two_names(store: Store) -> None:
-    """HBase knows its regions by the shorter one."""
-    wanted = Key("a", "d", "x", b"default:" + TABLE)
-    assert store.read([wanted]) == {wanted: None}
-
-
 def test_the_server_of_a_row_is_known_once_its_region_was_used(
-    server: Server, open_at: Opener
+    server: Server, open_at: Opener, clock: ManualClock
 ) -> None:
     """Nothing is asked to find it out, and it is forgotten with the region."""
     server.starts, store = [b"", b"m"], open_at()
@@ -903,15 +847,12 @@ def test_the_server_of_a_row_is_known_once_its_region_was_used(
     assert store.find_server(TABLE, b"n") is None
     assert store.find_server(b"u", b"a") is None
     assert server.methods == []
-    server.refused[b"a"] = ["NotServingRegionException"]
-    server.state = DISABLED
-    with pytest.raises(TableUnavailable):
+    server.refused[b"a"] = ["*NotServingRegionException"]
+    server.state, now_ms = DISABLED, clock.monotonic_ms()
+    with pytest.raises(TableUnavailable, match="the table is disabled"):
         store.read([key("a")])
+    assert clock.monotonic_ms() - now_ms < 1_000, "it comes back by a person's hand"
     assert store.find_server(TABLE, b"a") is None
-
-
-class Interrupt(BaseException):
-    """As a KeyboardInterrupt, which comes at any moment."""
 
 
 def test_a_call_that_was_sent_in_part_ends_its_connection(
@@ -931,54 +872,11 @@ def test_a_call_that_was_sent_in_part_ends_its_connection(
     assert server.cells == {(b"a", b"d", b"x"): b"2" * 100}
 
 
-def test_a_thread_that_is_interrupted_over_an_answer_leaves_nobody_waiting(
-    server: Server, store: Store, clock: ManualClock, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """It had read the answer of another one, who is told that it will not come."""
-    due_ms = clock.monotonic_ms() + 5_000
-    release, later = threading.Event(), threading.Event()
-    server.before = lambda number, method: (release if number == 1 else later).wait(60) and None
-    first, second = (send_get(store, server, due_ms) for _ in range(2))
-    connection = first.connection
-    end, interrupts = RpcCall.end, ["once"]
-
-    def interrupted(call: RpcCall, *of: Any) -> None:
-        if call is first and interrupts:
-            interrupts.clear()
-            raise Interrupt
-        end(call, *of)
-
-    monkeypatch.setattr(RpcCall, "end", interrupted)
-    with ThreadPoolExecutor(2) as pool:
-        leader = pool.submit(second.receive, PB.GetResponse, due_ms)
-        assert poll(lambda: connection._is_led, 60_000)
-        other = pool.submit(first.receive, PB.GetResponse, due_ms)
-        assert poll(lambda: bool(connection._waiting), 60_000)
-        release.set()
-        with pytest.raises(Interrupt):
-            leader.result(PATIENCE_S)
-        with pytest.raises(ConnectionError):
-            other.result(PATIENCE_S)
-    later.set()
-
-
-def test_a_child_has_connections_of_its_own(server: Server, store: Store) -> None:
-    """Two processes on one would mix their answers."""
-    connections = server.services.count("ClientService")
-    child = os.fork()
-    if not child:
-        os._exit(0 if store.read([key("a")]) == {key("a"): None} else 1)
-    assert os.waitpid(child, 0)[1] == 0
-    assert server.services.count("ClientService") == connections + 1
-    assert store.read([key("a")]) == {key("a"): None}
-    assert server.services.count("ClientService") == connections + 1
-
-
 def test_a_child_that_was_forked_during_a_read_ends_it_by_itself(
-    store: Store, monkeypatch: pytest.MonkeyPatch
+    server: Server, store: Store, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The answer is its parent's, and so are the threads that held locks of the connection."""
-    connection = get_connection(store)
+    connection, connections = get_connection(store), server.services.count("ClientService")
     parent, child, found = os.getpid(), 0, None
     receive = RpcCall.receive
 
@@ -1007,6 +905,7 @@ def test_a_child_that_was_forked_during_a_read_ends_it_by_itself(
     assert os.waitpid(child, 0)[1] == 0
     assert found == {key("a"): None}
     assert store.read([key("a")]) == found
+    assert server.services.count("ClientService") == connections + 1, "the child's own"
 
 
 @pytest.fixture
@@ -1018,15 +917,6 @@ def rested(server: Server, store: Store, clock: ManualClock) -> Store:
     return store
 
 
-def lose_regions(server: Server) -> None:
-    """Let the cluster count on the server only from its second question on."""
-
-    def recover(number: int, method: str) -> None:
-        server.is_at_work = number > 1 or method != "GetClusterStatus"
-
-    server.is_at_work, server.before = False, recover
-
-
 def test_after_a_rest_the_cluster_is_asked_once_whether_the_server_is_at_work(
     server: Server, rested: Store
 ) -> None:
@@ -1036,47 +926,31 @@ def test_after_a_rest_the_cluster_is_asked_once_whether_the_server_is_at_work(
 
 
 def test_answers_of_a_server_that_has_lost_its_regions_are_not_believed(
-    server: Server, rested: Store
+    server: Server, rested: Store, clock: ManualClock
 ) -> None:
     """What it read may have been written elsewhere since."""
-    lose_regions(server)
+
+    def recover(number: int, method: str) -> None:
+        server.is_at_work = number > 1 or method != "GetClusterStatus"
+
+    server.is_at_work, server.before = False, recover
     server.cells[b"a", b"d", b"x"] = b"1"
     assert rested.read([key("a")]) == {key("a"): Cell(b"1", 1)}
     assert server.count("Multi") == 2
     assert server.count("Scan") > 0, "it asked where the row is by now"
-
-
-def test_a_page_of_a_server_that_has_lost_its_regions_is_read_elsewhere(
-    server: Server, rested: Store
-) -> None:
-    lose_regions(server)
+    clock.advance(REST_MS + 1)
+    server.methods.clear()
     server.pages = [([b"old"], False, b"", False), ([b"new"], False, b"", False)]
     assert [row.row for row in rested.scan(TABLE)] == [b"new"]
 
 
-def test_a_no_of_a_server_that_has_lost_its_regions_is_not_believed(
-    server: Server, rested: Store
+@pytest.mark.parametrize("message", ["has lost its regions", r"cannot confirm .*AccessDenied"])
+def test_a_no_of_a_server_for_which_nobody_vouches_is_not_believed(
+    server: Server, rested: Store, message: str
 ) -> None:
     """Its yes would be true, as it could not have written; but which it was does not matter."""
     server.is_at_work = False
-    with pytest.raises(MaybeApplied, match="has lost its regions"):
+    if "AccessDenied" in message:
+        refuse(server, "GetClusterStatus", Refuse("AccessDeniedException"))
+    with pytest.raises(MaybeApplied, match=message):
         rested.check_and_put([put_if("a", b"1", b"2")])
-
-
-def test_where_nobody_tells_who_is_at_work_a_read_ends_in_time(
-    server: Server, rested: Store
-) -> None:
-    refuse(server, "GetClusterStatus", Refuse("AccessDeniedException"))
-    with pytest.raises(MaybeApplied, match=r"cannot confirm .*AccessDenied"):
-        rested.read([key("a")])
-
-
-def test_kerberos_without_its_library_is_refused_at_once(
-    open_at: Opener, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """No pause would bring it."""
-    monkeypatch.setitem(sys.modules, "gssapi", None)
-    with socket.create_server(("127.0.0.1", 0)) as mute:
-        store = open_at("&auth=kerberos", f"hbase://?registry=127.0.0.1:{mute.getsockname()[1]}")
-        with pytest.raises(InvalidRequestError, match=r"install hbase-txn\[kerberos\]"):
-            store.read([key("a")])

@@ -396,6 +396,12 @@ def test_a_server_that_wants_something_else_is_told(
         prove(answers + b"\0" * 8)
 
 
+def test_a_library_that_is_missing_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(sys.modules, "gssapi", None)
+    with pytest.raises(InvalidRequestError, match=r"install hbase-txn\[kerberos\]"):
+        prove(b"")
+
+
 @pytest.mark.parametrize("kind", [ImportError, OSError])
 def test_a_library_without_the_systems_own_is_told(
     monkeypatch: pytest.MonkeyPatch, kind: type[Exception]
