@@ -19,7 +19,7 @@ import pytest
 from tests.integration.children import Child, Tell, other_readers, run, start, wait_for_ever
 from txn import Mutation, connect
 from txn.errors import NotApplied, StoreClosedError
-from txn.model import Check, Edit, Family, Key
+from txn.model import Edit, Family, Key
 from txn.stores import open_store
 from txn.stores.base import Store
 from txn.tables.kv.lmdb import LmdbStore
@@ -167,26 +167,6 @@ def test_a_killed_reader_does_not_make_the_file_grow_for_ever(path: str, store: 
     assert os.path.getsize(os.path.join(path, "data.mdb")) <= 16 * MEGABYTE
 
 
-def test_counters_of_many_processes_lose_nothing(path: str) -> None:
-
-    def count(tell: Tell) -> None:
-        with opened(path) as store:
-            for turn in range(100):
-                key = cell("counter", "x") if turn % 2 else cell("k" * 1000, "x")
-                while True:
-                    old = values(store, key)[0] or b""
-                    new = b"%d" % (int(old or b"0") + 1)
-                    if store.check_and_put([Check(key, old, ((key, new),))], durable=False)[0]:
-                        break
-            tell(b".")
-
-    children = [Child(count) for _ in range(4)]
-    for child in children:
-        child.join()
-    with opened(path) as store:
-        assert values(store, cell("counter", "x"), cell("k" * 1000, "x")) == [b"200", b"200"]
-
-
 def test_a_map_grown_by_another_process_is_followed(path: str, store: LmdbStore) -> None:
     put(store, b"0")
 
@@ -223,24 +203,6 @@ def test_a_store_that_grows_while_it_is_opened_can_be_opened(path: str) -> None:
                 assert len(get(store) or b"") == 20 * MEGABYTE
     finally:
         growing.kill()
-
-
-def test_parent_and_child_go_on_with_the_same_store(path: str) -> None:
-    """Idle environments are closed before a fork and opened again by whoever uses them."""
-    with opened(path) as store:
-        store.write([Edit(cell("r", "x"), b"parent", 1)])
-
-        def body(tell: Tell) -> None:
-            assert values(store, cell("r", "x")) == [b"parent"]
-            store.write([Edit(cell("r", "y"), b"child", 1)])
-            store.close()
-
-        for _ in range(3):
-            child = Child(body)
-            store.write([Edit(cell("r", "z"), b"parent", 1)])
-            child.join()
-        written = [cell("r", column) for column in "xyz"]
-        assert values(store, *written) == [b"parent", b"child", b"parent"]
 
 
 def test_closing_after_a_fork_does_not_open_the_files_again(path: str, store: LmdbStore) -> None:
@@ -452,29 +414,3 @@ def test_an_address_space_limit_is_a_clear_error_and_leaves_the_store_whole(path
     assert run(script, path) == "whole\n"
     with closing(LmdbStore(path, sync=False)) as store:
         assert get(store, b"small") == b"1"
-
-
-def test_a_full_disk_is_reported_and_leaves_the_store_whole(path: str) -> None:
-    script = """
-        import resource, sys
-        from txn.errors import MaybeApplied
-        from txn.tables.kv.lmdb import LmdbStore
-        store = LmdbStore(sys.argv[1])
-        store.write(lambda writer: writer.put(b"k", b"old"))
-        limit = 8 * 1024 * 1024
-        resource.setrlimit(resource.RLIMIT_FSIZE, (limit, limit))
-
-        def fill(writer):
-            for number in range(12):
-                writer.put(b"%d" % number, bytes(1024 * 1024))
-            writer.put(b"k", b"new")
-
-        try:
-            store.write(fill)
-        except MaybeApplied as error:
-            assert "commit failed" in str(error), error
-            assert store.read(lambda reader: list(reader.keys(b"", b"z"))) == [b"k"]
-            store.write(lambda writer: writer.put(b"l", b"small"))
-            print(store.read(lambda reader: [reader.get(b"k"), reader.get(b"l")]))
-    """
-    assert run(script, path) == "[b'old', b'small']\n"

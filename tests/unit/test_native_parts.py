@@ -8,6 +8,7 @@ import sys
 from collections.abc import Callable, Sequence
 from types import SimpleNamespace
 from typing import Any
+from unittest.mock import MagicMock, call
 from urllib.parse import urlsplit
 
 import pytest
@@ -164,42 +165,18 @@ def test_who_waits_for_another_ones_question_ends_in_time() -> None:
     assert registry.asked == 1
 
 
-class FakeZookeeper:
-    """In place of kazoo's client: a node's data or children, or what asking for them raises.
-    synced: nodes that it was told to catch up with, before it was asked for anything else."""
-
-    def __init__(self, answer: bytes | list[str] | Exception) -> None:
-        self.answer = answer
-        self.asked: list[str] = []
-        self.synced: list[str] = []
-
-    def __call__(self, hosts: str, **options: Any) -> FakeZookeeper:
-        return self
-
-    def start(self, timeout: float) -> None:
-        pass
-
-    def get_async(self, node: str) -> FakeZookeeper:
-        self.asked.append(node)
-        return self
-
-    def sync_async(self, node: str) -> FakeZookeeper:
-        assert not self.asked, "what it knew before is late"
-        self.synced.append(node)
-        return self
-
-    def get_children_async(self, node: str) -> FakeZookeeper:
-        return self.get_async(node)
-
-    def get(self, timeout: float) -> Any:
-        if isinstance(self.answer, Exception):
-            raise self.answer
-        return self.answer if isinstance(self.answer, list) else (self.answer, None)
-
-    def stop(self) -> None:
-        pass
-
-    close = stop
+def fake_zookeeper(answer: bytes | list[str] | Exception) -> MagicMock:
+    """In place of kazoo's client: a node's data or children, or what asking for them raises."""
+    client = MagicMock()
+    client.return_value = client
+    for asked in (client.get_async, client.get_children_async):
+        if isinstance(answer, Exception):
+            asked.return_value.get.side_effect = answer
+        else:
+            asked.return_value.get.return_value = (
+                answer if isinstance(answer, list) else (answer, None)
+            )
+    return client
 
 
 Ask = Callable[[bytes | list[str] | Exception], Registry]
@@ -210,7 +187,8 @@ def ask(monkeypatch: pytest.MonkeyPatch) -> Ask:
     """A registry whose ZooKeeper answers this."""
 
     def ask(answer: bytes | list[str] | Exception) -> Registry:
-        monkeypatch.setattr("txn.stores.hbase.native.registry.BoundedClient", FakeZookeeper(answer))
+        client = fake_zookeeper(answer)
+        monkeypatch.setattr("txn.stores.hbase.native.registry.BoundedClient", client)
         return open_registry("hbase://zk/node")
 
     return ask
@@ -223,13 +201,6 @@ def open_registry(uri: str) -> Registry:
 
 def due_ms() -> int:
     return SystemClock().monotonic_ms() + 5_000
-
-
-def describe_master(host: str, port: int) -> bytes:
-    told = PB.Master()
-    told.master.host_name, told.master.port = host, port
-    data: bytes = told.SerializeToString()
-    return data
 
 
 @pytest.mark.parametrize("writer", [b"", b"\xff\x00\x00\x00\x03abc"], ids=["plain", "named"])
@@ -267,14 +238,16 @@ def test_a_zookeeper_without_an_answer_ends_in_time() -> None:
 
 
 def test_servers_at_work_have_nodes(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Each is asked for once for all servers that are doubted at that time."""
-    zookeeper = FakeZookeeper(["one,16020,1700000000000", "two,16020,1700000000001"])
-    monkeypatch.setattr("txn.stores.hbase.native.registry.BoundedClient", zookeeper)
+    """Each is asked for once for all servers that are doubted at that time, and after ZooKeeper was
+    told to catch up: what it knew before is late."""
+    client = fake_zookeeper(["one,16020,1700000000000", "two,16020,1700000000001"])
+    monkeypatch.setattr("txn.stores.hbase.native.registry.BoundedClient", client)
     registry, now_ms = open_registry("hbase://zk/node"), SystemClock().monotonic_ms()
     servers = registry.list_servers(now_ms - 1, due_ms())
     assert servers == {("one", 16_020), ("two", 16_020)}
     assert registry.list_servers(now_ms - 1, due_ms()) is servers
-    assert (zookeeper.synced, zookeeper.asked) == (["/node/rs"], ["/node/rs"])
+    asked = [each for each in client.method_calls if "async" in each[0]]
+    assert asked == [call.sync_async("/node/rs"), call.get_children_async("/node/rs")]
 
 
 @pytest.mark.parametrize("name", ["other", "one,x,1", "1,2"])
@@ -316,27 +289,19 @@ class FakeContext:
         return SimpleNamespace(message=data)
 
 
-class FakeGssapi:
-    """The library as far as it is used. names: of the servers that were spoken to."""
-
-    RequirementFlag = SimpleNamespace(mutual_authentication=1, integrity=2)
-    NameType = SimpleNamespace(kerberos_principal="principal", hostbased_service="service")
-    exceptions = SimpleNamespace(GSSError=KeyError)
-    SecurityContext = FakeContext
-
-    def __init__(self) -> None:
-        self.names: list[tuple[str, str]] = []
-
-    def Name(self, name: str, kind: str) -> str:
-        self.names.append((name, kind))
-        return name
-
-
 @pytest.fixture
-def gssapi(monkeypatch: pytest.MonkeyPatch) -> FakeGssapi:
-    fake = FakeGssapi()
+def named(monkeypatch: pytest.MonkeyPatch) -> list[tuple[str, str]]:
+    """Puts a library in place, as far as it is used; the names of servers that it was asked for."""
+    named: list[tuple[str, str]] = []
+    fake = SimpleNamespace(
+        RequirementFlag=SimpleNamespace(mutual_authentication=1, integrity=2),
+        NameType=SimpleNamespace(kerberos_principal="principal", hostbased_service="service"),
+        exceptions=SimpleNamespace(GSSError=KeyError),
+        SecurityContext=FakeContext,
+        Name=lambda *of: named.append(of),
+    )
     monkeypatch.setitem(sys.modules, "gssapi", fake)  # type: ignore[arg-type]
-    return fake
+    return named
 
 
 def prove(answers: bytes, **options: Any) -> tuple[str, bytes]:
@@ -370,11 +335,13 @@ def say(text: str) -> bytes:
         ("hbase", ("hbase@host", "service")),
     ],
 )
-def test_who_speaks_is_proven(gssapi: FakeGssapi, principal: str, name: tuple[str, str]) -> None:
+def test_who_speaks_is_proven(
+    named: list[tuple[str, str]], principal: str, name: tuple[str, str]
+) -> None:
     answers = frame(b"welcome") + frame(b"\x07\x00\xff\xff")
     user, sent = prove(answers, principal=principal)
     assert user == "alice@REALM"
-    assert gssapi.names == [name]
+    assert named == [name]
     assert sent.endswith(b"\x00\x00\x00\x04\x01\x00\x00\x00")
 
 
@@ -389,9 +356,8 @@ def test_who_speaks_is_proven(gssapi: FakeGssapi, principal: str, name: tuple[st
         (b"\0\0\0\0\x7f\0\0\0", "not a token"),  # of that length
     ],
 )
-def test_a_server_that_wants_something_else_is_told(
-    gssapi: FakeGssapi, answers: bytes, message: str
-) -> None:
+@pytest.mark.usefixtures("named")
+def test_a_server_that_wants_something_else_is_told(answers: bytes, message: str) -> None:
     with pytest.raises(Unwelcome, match=message):
         prove(answers + b"\0" * 8)
 
