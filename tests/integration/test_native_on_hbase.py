@@ -5,7 +5,7 @@ from __future__ import annotations
 
 import time
 import uuid
-from contextlib import closing, suppress
+from contextlib import closing
 from random import Random
 
 import pytest
@@ -15,8 +15,6 @@ from tests.integration.hbase import HBase
 from tests.integration.shuffling import Shuffler
 from txn import Key, Mutation, connect
 from txn.clock import SystemClock
-from txn.errors import StoreError
-from txn.model import Columns, Edit, Family, Row
 from txn.protocol.statuses import ProtocolName
 from txn.stores import open_store
 from txn.stores.hbase.native.store import NativeStore
@@ -64,32 +62,3 @@ def test_the_masters_tell_where_everything_is(hbase: HBase) -> None:
         engine.commit([Mutation(Key("row", "d", "x"), "1")])
     with connect(hbase.native, table=table) as engine:
         assert [row.row for row in engine.scan()] == [b"row"]
-
-
-@pytest.mark.long
-def test_a_scan_of_a_rare_column_goes_on_when_a_server_takes_long(hbase: HBase) -> None:
-    table = f"rare-{uuid.uuid4().hex[:8]}".encode()
-    with closing(open_store(hbase.native)) as patient:
-        patient.ensure_table(table, {b"d": Family()})
-        for start in range(0, ROWS, 10_000):
-            rows = [b"%06d" % number for number in range(start, start + 10_000)]
-            edits = [Edit(Key(row, "d", "usual", table), b"x" * 100, 1) for row in rows]
-            edits += [Edit(Key(rows[0], "d", f"rare{n}", table), b"1", 1) for n in "ab"]
-            patient.write(edits)
-    rare = [(b"d", b"rarea"), (b"d", b"rareb")]
-    found = [(row.row, len(row.cells)) for row in scan_hurriedly(hbase, table, rare)]
-    assert found == [(b"%06d" % number, 2) for number in range(0, ROWS, 10_000)]
-    assert len(scan_hurriedly(hbase, table, None)) == ROWS
-
-
-def scan_hurriedly(hbase: HBase, table: bytes, columns: Columns) -> list[Row]:
-    """Return the rows, read with the first of the times that is enough."""
-    *short_ms, longest_ms = HURRIES_MS
-    for hurry_ms in short_ms:
-        with (
-            suppress(StoreError),
-            closing(open_store(f"{hbase.native}?timeout_ms={hurry_ms}")) as store,
-        ):
-            return list(store.scan(table, columns=columns))
-    with closing(open_store(f"{hbase.native}?timeout_ms={longest_ms}")) as store:
-        return list(store.scan(table, columns=columns))

@@ -2,15 +2,12 @@
 
 from __future__ import annotations
 
-import socket
-import ssl
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import closing, contextmanager
+from contextlib import closing
 
 import pytest
 
-from tests.integration.rpc_by_hand import MASTER, REGION_SERVER, ask
 from tests.integration.secure import CERTIFICATE, KEY, hbase_with_tls
 from txn import Key, Mutation, connect
 from txn.cluster.cluster import Cluster
@@ -19,9 +16,6 @@ from txn.errors import NotApplied
 from txn.stores import open_store
 
 pytestmark = pytest.mark.slow
-
-WITHIN_S = 30
-SERVERS = {"master": MASTER, "region1": REGION_SERVER}
 
 
 @pytest.fixture(scope="module", params=[False, True], ids=["server's", "both sides'"])
@@ -32,44 +26,6 @@ def certified(
     folder = tmp_path_factory.mktemp("tls")
     with hbase_with_tls(folder, ask_clients=request.param) as cluster:
         yield cluster, request.param
-
-
-@contextmanager
-def connected(cluster: Cluster, server: str) -> Iterator[socket.socket]:
-    port = cluster.settings.ports[server]
-    with socket.create_connection(("127.0.0.1", port), WITHIN_S) as connection:
-        yield connection
-
-
-def trusting(*, shown: bool) -> ssl.SSLContext:
-    """What trusts the servers; shown: with a certificate of its own."""
-    context = ssl.create_default_context(cafile=CERTIFICATE)
-    if shown:
-        context.load_cert_chain(CERTIFICATE, KEY)
-    return context
-
-
-@pytest.mark.parametrize("server", SERVERS)
-def test_servers_answer_through_tls_to_whom_they_know_and_not_in_plain_text(
-    certified: tuple[Cluster, bool], server: str
-) -> None:
-    """HBase has a setting with which it takes both, and a password would go over the wire. It asks
-    for a certificate of the client unless it is told otherwise."""
-    (cluster, both), (service, method, said) = certified, SERVERS[server]
-
-    def ask_through_tls(*, shown: bool) -> bytes:
-        with (
-            connected(cluster, server) as connection,
-            trusting(shown=shown).wrap_socket(connection, server_hostname="localhost") as inside,
-        ):
-            return ask(inside, service, method)
-
-    assert said in ask_through_tls(shown=both)
-    with connected(cluster, server) as connection, pytest.raises(ConnectionError):
-        ask(connection, service, method)
-    if both:
-        with pytest.raises((ssl.SSLError, ConnectionError)):
-            ask_through_tls(shown=False)
 
 
 def test_the_native_store_commits_through_tls(certified: tuple[Cluster, bool]) -> None:
