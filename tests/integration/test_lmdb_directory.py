@@ -111,9 +111,7 @@ def test_a_disk_that_is_full_is_an_error_to_who_makes_a_store(path: str) -> None
     assert all("cannot open the store" in line and "File too large" in line for line in told[:3])
 
 
-def test_a_file_cut_short_is_an_error_to_every_process_and_kills_none(
-    path: str, store: LmdbStore
-) -> None:
+def test_a_file_cut_short_is_an_error_to_all_and_kills_none(path: str, store: LmdbStore) -> None:
     """It may be longer than this process has seen it, and yet be shorter than it was."""
     put(store, b"v")
     grow = """
@@ -134,9 +132,7 @@ def test_a_file_cut_short_is_an_error_to_every_process_and_kills_none(
         LmdbStore(path, sync=False)
 
 
-def test_a_reader_whose_lock_file_was_replaced_is_told_after_the_next_commit(
-    path: str, store: LmdbStore
-) -> None:
+def test_a_replaced_lock_file_is_told_after_the_next_commit(path: str, store: LmdbStore) -> None:
     """It would see none of them, and writers would use the pages that it reads."""
     put(store, b"1")
     os.unlink(Path(path) / "lock.mdb")

@@ -89,9 +89,7 @@ def engine_with_a_row(path: str) -> Iterator[Engine]:
 
 
 @pytest.mark.parametrize("pairs", [20, pytest.param(200, marks=pytest.mark.long)])
-def test_owners_and_waiters_that_are_killed_together_keep_nobody_waiting(
-    path: str, pairs: int
-) -> None:
+def test_owners_and_waiters_killed_together_keep_nobody_waiting(path: str, pairs: int) -> None:
     """A waiter was seen asleep for ever in LMDB's own mutex, whose owner was dead."""
     killed = kill_pairs(path, pairs, Random(3))
     assert killed.owners > (60 if pairs == 200 else 0)
@@ -239,7 +237,7 @@ def test_a_child_that_ends_does_not_free_the_lock_of_its_parent(path: str) -> No
         put(store, b"ours")
 
 
-def test_a_process_that_writes_without_a_pause_keeps_nobody_out(
+def test_a_process_without_a_pause_keeps_nobody_out(
     path: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Between two of its transactions there is hardly a moment in which others find none."""

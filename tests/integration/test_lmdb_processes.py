@@ -69,9 +69,7 @@ def values(store: Store, *keys: Key) -> list[bytes | None]:
     ("query", "times"),
     [("", 5), *(pytest.param(query, 40, marks=pytest.mark.long) for query in ("", "?sync=off"))],
 )
-def test_a_writer_killed_at_any_moment_leaves_whole_calls(
-    path: str, query: str, times: int
-) -> None:
+def test_a_writer_killed_at_any_time_leaves_whole_calls(path: str, query: str, times: int) -> None:
     """A Spark worker dies by SIGKILL: no half call, no lost one, and nobody has to wait for it."""
     keys = [cell(f"row {number}", "x") for number in range(40)]
     rng = random.Random(7)
@@ -96,9 +94,7 @@ def test_a_writer_killed_at_any_moment_leaves_whole_calls(
             store.write([Edit(cell("parent", "x"), b"free", told)])
 
 
-def test_a_writer_killed_inside_its_transaction_frees_the_others(
-    path: str, store: LmdbStore
-) -> None:
+def test_a_writer_killed_in_its_transaction_frees_the_others(path: str, store: LmdbStore) -> None:
     def write(tell: Tell) -> None:
         def body(writer: Writer) -> None:
             for number in range(1000):

@@ -26,9 +26,7 @@ PATIENCE_MS = 60_000
 
 @pytest.mark.slow
 @pytest.mark.parametrize("protocol", [pytest.param("six-phase", marks=pytest.mark.long), "fenced"])
-def test_regions_split_and_merge_while_batches_are_under_way(
-    hbase: HBase, protocol: ProtocolName
-) -> None:
+def test_regions_split_and_merge_beneath_batches(hbase: HBase, protocol: ProtocolName) -> None:
     """Of the data and of the transactions. Whoever meets a region that is gone looks it up again,
     asks for what was not done, and for nothing that was."""
     name = f"shuffled-{uuid.uuid4().hex[:8]}"

@@ -182,9 +182,7 @@ def test_tables_that_break_the_protocol_are_refused(
     assert found[0].mend.startswith("alter ")
 
 
-def test_deletes_are_refused_where_markers_are_purged_at_once(
-    hbase: HBase, store: HBaseStore
-) -> None:
+def test_deletes_are_refused_where_markers_are_purged(hbase: HBase, store: HBaseStore) -> None:
     """HBase's default. Puts need no markers, so they are welcome."""
     table = fresh("purged")
     make_as_hbase_does(store, table)
@@ -309,7 +307,7 @@ def behind_tls(port: int) -> Iterator[int]:
 
 
 @pytest.mark.parametrize("kind", ["thrift1", "thrift2"])
-def test_a_gateway_behind_tls_is_trusted_by_its_certificate(
+def test_a_gateway_is_trusted_by_its_certificate(
     hbase: HBase, store: HBaseStore, kind: str
 ) -> None:
     table = fresh("tls")

@@ -53,9 +53,7 @@ def test_a_text_for_clients_and_the_log_is_cut() -> None:
 
 
 @pytest.mark.parametrize("mode", [0o644, 0o602, 0o666])
-def test_a_token_that_others_can_read_is_refused_with_the_command_that_mends_it(
-    tmp_path: Path, mode: int
-) -> None:
+def test_a_token_that_others_can_read_is_refused_with_a_remedy(tmp_path: Path, mode: int) -> None:
     file = tmp_path / "my token"
     file.write_text("s3cret")
     file.chmod(mode)

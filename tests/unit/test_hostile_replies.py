@@ -130,9 +130,7 @@ CHECKS = [Check(key, b"", ((key, b"1"),)) for key in KEYS]
         ("scan", answer(PAGE), "no progress with a scan"),
     ],
 )
-def test_an_odd_reply_of_a_gateway_is_an_error_of_the_store(
-    call: str, reply: Reply, words: str
-) -> None:
+def test_an_odd_reply_is_an_error_of_the_store(call: str, reply: Reply, words: str) -> None:
     """A call ended with AttributeError or KeyError, which no caller expects of a store. A check may
     have been applied. Each page of a scan is a call of its own, so no deadline would end it."""
     calls: dict[str, Callable[[Store], object]] = {

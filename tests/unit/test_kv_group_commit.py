@@ -147,9 +147,7 @@ def test_one_that_raises_is_undone_alone(store: LmdbStore, commit: Commit) -> No
     assert [get(store, key) for key in (b"one", b"two", b"refused")] == [b"v", b"v", None]
 
 
-def test_the_map_grows_for_writes_that_are_too_large_together(
-    store: LmdbStore, commit: Commit
-) -> None:
+def test_the_map_grows_for_writes_too_large_together(store: LmdbStore, commit: Commit) -> None:
     large = bytes(FIRST_MAP_SIZE * 2 // 3)
     asked = commit.write_beside(*(put(b"%d" % number, large) for number in range(3)))
     commit.end(asked)
@@ -252,7 +250,7 @@ def test_each_write_of_many_threads_takes_effect_once(store: LmdbStore) -> None:
     assert get(store, b"sum") == b"%d" % (8 * 36)
 
 
-def test_requests_of_many_threads_share_commits_unless_they_change_the_catalog(
+def test_requests_share_commits_unless_they_change_the_catalog(
     store: LmdbStore, commit: Commit
 ) -> None:
     """A catalog that was seen in a commit which is undone must not be remembered."""

@@ -46,7 +46,7 @@ def put(store: LmdbStore, key: bytes, value: bytes) -> None:
 
 
 @pytest.mark.parametrize("together", [False, True])
-def test_a_full_map_grows_and_the_transaction_starts_again(
+def test_a_full_map_grows_and_its_transaction_starts_again(
     store: LmdbStore, together: bool
 ) -> None:
     """The map starts small because of address-space limits; nobody should have to size it."""
@@ -138,9 +138,7 @@ def test_a_new_store_s_directory_says_what_it_is(path: str) -> None:
 
 @pytest.mark.parametrize("kind", ["absent", "empty", "half made", "other files"])
 @pytest.mark.parametrize("query", ["", "?mode=ro"])
-def test_a_store_that_does_not_exist_is_made_only_on_demand(
-    tmp_path: Path, kind: str, query: str
-) -> None:
+def test_an_absent_store_is_made_only_on_demand(tmp_path: Path, kind: str, query: str) -> None:
     """Who reads from a mistyped path must neither find an empty store nor leave one behind."""
     path = tmp_path / "misspelt"
     names = {"half made": [".format-begun"], "other files": ["letter.txt"]}.get(kind, [])
@@ -175,7 +173,7 @@ class Flushed:
 
 
 @pytest.mark.parametrize("kind", ["store", "leases"])
-def test_new_folders_are_on_disk(
+def test_a_new_folder_is_on_disk(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, kind: str
 ) -> None:
     flushed, path = Flushed(monkeypatch), tmp_path / "a" / "b" / "c"
@@ -190,9 +188,7 @@ def test_new_folders_are_on_disk(
     assert str(tmp_path.parent) in flushed.names  # a killed process may have made tmp_path
 
 
-def test_a_store_is_on_disk_although_its_maker_was_killed(
-    path: str, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_store_of_a_killed_maker_is_on_disk(path: str, monkeypatch: pytest.MonkeyPatch) -> None:
     """It may have been killed right before it flushed the folder."""
     LmdbStore(path).close()
     (Path(path) / ".format-begun").write_text("")

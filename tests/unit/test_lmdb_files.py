@@ -69,9 +69,7 @@ def replace(path: Path) -> None:
 
 
 @pytest.mark.parametrize("size", [1, 100, PAGE, PAGE + 100, 2 * PAGE, -PAGE, -1, None])
-def test_a_data_file_that_was_cut_short_is_refused(
-    path: Path, data: Path, size: int | None
-) -> None:
+def test_a_data_file_that_is_cut_short_is_refused(path: Path, data: Path, size: int | None) -> None:
     """A missing page, once LMDB has mapped it, kills the process without a word."""
     whole = data.stat().st_size
     left = whole // 2 if size is None else size % whole
@@ -101,9 +99,7 @@ def test_a_lost_data_file_is_not_made_anew(path: Path, data: Path, state: str) -
 @pytest.mark.parametrize(
     ("at", "reason"), [(16, "damaged"), (20, "another version of LMDB"), (40, "damaged")]
 )
-def test_a_damaged_first_page_is_refused(
-    path: Path, data: Path, page: int, at: int, reason: str
-) -> None:
+def test_a_damaged_page_is_refused(path: Path, data: Path, page: int, at: int, reason: str) -> None:
     content = bytearray(data.read_bytes())
     content[page * PAGE + at] ^= 0x7F
     data.write_bytes(content)
@@ -187,7 +183,7 @@ def test_a_replaced_store_takes_no_more_commits(
     other.close()
 
 
-def test_a_store_that_is_replaced_amid_a_commit_does_not_acknowledge_it(
+def test_a_store_replaced_amid_a_commit_does_not_acknowledge_it(
     store: LmdbStore, path: Path
 ) -> None:
 
@@ -199,7 +195,7 @@ def test_a_store_that_is_replaced_amid_a_commit_does_not_acknowledge_it(
         store.write(body)
 
 
-def test_a_store_that_is_replaced_while_it_is_idle_is_not_taken_for_the_old_one(
+def test_a_store_replaced_at_rest_is_not_taken_for_the_old_one(
     store: LmdbStore, path: Path
 ) -> None:
     store.unmap()
@@ -269,9 +265,7 @@ def test_a_replaced_file_of_writers_locks_is_an_error(path: Path, read_only: boo
     store.close()
 
 
-def test_a_moved_directory_is_an_error_until_it_is_opened_there(
-    store: LmdbStore, path: Path
-) -> None:
+def test_a_moved_folder_is_an_error_until_it_is_opened_there(store: LmdbStore, path: Path) -> None:
     moved = path.rename(path.with_name("moved"))
     with pytest.raises(StoreClosedError, match="the store was moved or deleted"):
         put(store)

@@ -181,7 +181,7 @@ def test_many_checks_are_taken_side_by_side_by_some_threads(server: Server, stor
     assert server.sizes[5:] == [50] * 8
 
 
-def test_groups_of_a_read_are_one_request_or_one_each_if_it_did_not_get_all(
+def test_groups_are_one_request_or_one_each_if_that_lacks_some(
     server: Server, store: Store
 ) -> None:
     """What is missing would be read after what follows it."""
@@ -192,9 +192,7 @@ def test_groups_of_a_read_are_one_request_or_one_each_if_it_did_not_get_all(
     assert server.sizes == [3, 3, 1, 2]
 
 
-def test_groups_on_several_servers_are_asked_one_by_one(
-    server: Server, other: Server, apart: Store
-) -> None:
+def test_groups_on_two_servers_are_one_by_one(server: Server, other: Server, apart: Store) -> None:
     """Two servers keep no order between them."""
     answered: list[str] = []
     server.before = lambda number, method: answered.append("first")
@@ -248,9 +246,7 @@ def test_checks_and_a_read_are_one_request(server: Server, store: Store) -> None
     assert server.sizes == [6, 3, 1]
 
 
-def test_servers_do_checks_and_reads_at_the_same_time(
-    server: Server, other: Server, apart: Store
-) -> None:
+def test_servers_check_and_read_at_one_time(server: Server, other: Server, apart: Store) -> None:
     met = threading.Barrier(2)
     server.before = other.before = lambda number, method: met.wait(PATIENCE_S) and None
     assert apart.check_and_put([PUT, put_if("n", b"", b"1")]) == [True] * 2
@@ -259,7 +255,7 @@ def test_servers_do_checks_and_reads_at_the_same_time(
     assert server.methods == other.methods == ["Multi"] * 2
 
 
-def test_a_read_with_checks_is_repeated_and_they_are_not(
+def test_a_read_is_repeated_and_its_checks_are_not(
     server: Server, other: Server, apart: Store
 ) -> None:
     """The answers of a server to reads alone are lost, or their region has moved; then those to a
@@ -318,9 +314,7 @@ def test_an_unreachable_server_is_tried_once_for_all_parts_of_a_call(
     assert len(tried) == 1
 
 
-def test_a_row_of_which_a_part_was_written_is_not_said_to_be_as_it_was(
-    server: Server, store: Store
-) -> None:
+def test_a_row_written_in_part_is_not_said_to_be_as_it_was(server: Server, store: Store) -> None:
     """Here its put is refused, again and again, and its delete marker is taken; unless it is to be
     written at once, and thus is tried again as a whole."""
     edits = [Edit(key("a"), b"1", 5), Edit(key("a"), None, 4)]
@@ -379,9 +373,7 @@ def test_closing_ends_calls_on_connections_that_were_replaced(server: Server, st
         store.read([key("a")])
 
 
-def test_calls_take_turns_on_as_many_connections_as_were_asked_for(
-    server: Server, open_at: Opener
-) -> None:
+def test_calls_take_turns_on_the_connections_asked_for(server: Server, open_at: Opener) -> None:
     store = open_at("&connections=2&user=alice")
     for _ in range(6):
         store.read([key("a")])
@@ -643,9 +635,7 @@ def test_no_connection_is_opened_for_a_call_whose_time_is_over(server: Server) -
     servers.close()
 
 
-def test_who_reads_for_others_and_gives_up_lets_another_read(
-    server: Server, store: Store, clock: ManualClock
-) -> None:
+def test_who_gives_up_lets_another_read(server: Server, store: Store, clock: ManualClock) -> None:
     release = threading.Event()
 
     def before(number: int, method: str) -> None:
@@ -728,9 +718,7 @@ def test_a_table_that_is_not_there_is_named(server: Server, store: Store) -> Non
             ask()
 
 
-def test_what_was_done_before_regions_could_not_be_found_is_not_denied(
-    server: Server, store: Store
-) -> None:
+def test_what_was_done_before_a_region_was_lost_is_not_denied(server: Server, store: Store) -> None:
     """One row was written; the region of the other has moved, and nobody can say where to."""
     store.read([key("a"), key("b")])
     server.refused[b"b"] = ["NotServingRegionException"]
@@ -787,7 +775,7 @@ def test_a_namespace_is_made_only_if_it_is_missing(server: Server, store: Store)
     assert (server.count("CreateTable"), server.count("CreateNamespace")) == (3, 1)
 
 
-def test_a_change_that_nobody_saw_the_end_of_may_have_been_made(
+def test_a_change_without_an_end_may_be_made(
     server: Server, store: Store, clock: ManualClock
 ) -> None:
     """And its client does not wait for longer than its time."""
@@ -917,7 +905,7 @@ def rested(server: Server, store: Store, clock: ManualClock) -> Store:
     return store
 
 
-def test_after_a_rest_the_cluster_is_asked_once_whether_the_server_is_at_work(
+def test_after_a_rest_the_cluster_is_asked_once_about_a_server(
     server: Server, rested: Store
 ) -> None:
     for _ in range(3):
@@ -945,7 +933,7 @@ def test_answers_of_a_server_that_has_lost_its_regions_are_not_believed(
 
 
 @pytest.mark.parametrize("message", ["has lost its regions", r"cannot confirm .*AccessDenied"])
-def test_a_no_of_a_server_for_which_nobody_vouches_is_not_believed(
+def test_a_no_of_a_doubtful_server_is_not_believed(
     server: Server, rested: Store, message: str
 ) -> None:
     """Its yes would be true, as it could not have written; but which it was does not matter."""

@@ -44,9 +44,7 @@ def parse(uri: str) -> Target:
         ("hbase://[::1]:2182", [("::1", 2182)], "/hbase"),
     ],
 )
-def test_a_uri_names_zookeepers_and_a_node(
-    uri: str, zookeeper: list[tuple[str, int]], znode: str
-) -> None:
+def test_a_uri_names_a_zookeeper(uri: str, zookeeper: list[tuple[str, int]], znode: str) -> None:
     """A host without a port has that of the one behind it, as HBase's own setting has it."""
     target = parse(uri)
     assert (list(target.zookeeper), target.znode, target.registry) == (zookeeper, znode, ())
@@ -224,9 +222,7 @@ NOT_OURS = [b"", b"\xff", b"other", b"PBUF", b"PBUF\xff\xff", b"\xff\0\0\0\1"]
         (OSError("too bad"), r"no answer from ZooKeeper.*zk:2181.*too bad"),
     ],
 )
-def test_a_node_that_is_not_hbases_is_told(
-    ask: Ask, answer: bytes | Exception, message: str
-) -> None:
+def test_another_programs_node_is_told(ask: Ask, answer: bytes | Exception, message: str) -> None:
     with pytest.raises(NotApplied, match=message):
         ask(answer).find_meta(due_ms())
 
@@ -256,9 +252,7 @@ def test_nodes_that_are_no_servers_are_told(ask: Ask, name: str) -> None:
         ask([name]).list_servers(0, due_ms())
 
 
-def test_an_interpreter_that_gives_no_thread_is_told(
-    ask: Ask, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_an_interpreter_without_threads_is_told(ask: Ask, monkeypatch: pytest.MonkeyPatch) -> None:
     """At its end it has none; all that becomes of a call is an error of the store."""
 
     def refuse(*of: object) -> None:
@@ -335,7 +329,7 @@ def say(text: str) -> bytes:
         ("hbase", ("hbase@host", "service")),
     ],
 )
-def test_who_speaks_is_proven(
+def test_a_name_is_proven(
     named: list[tuple[str, str]], principal: str, name: tuple[str, str]
 ) -> None:
     answers = frame(b"welcome") + frame(b"\x07\x00\xff\xff")
@@ -369,7 +363,7 @@ def test_a_library_that_is_missing_is_named(monkeypatch: pytest.MonkeyPatch) -> 
 
 
 @pytest.mark.parametrize("kind", [ImportError, OSError])
-def test_a_library_without_the_systems_own_is_told(
+def test_a_library_without_its_own_is_told(
     monkeypatch: pytest.MonkeyPatch, kind: type[Exception]
 ) -> None:
     """An OSError would be taken for a server that cannot be reached, and asked again."""

@@ -34,9 +34,7 @@ LONG_MS = 1_000 * PATIENCE_S * 3  # what another thread must not have to sit out
 
 @pytest.mark.parametrize("twice", [False, True])
 @pytest.mark.parametrize("pool", [1, 3])
-def test_an_interrupted_call_through_a_gateway_leaves_its_connection_and_no_answer(
-    pool: int, twice: bool
-) -> None:
+def test_an_interrupted_call_leaves_its_connection_and_no_answer(pool: int, twice: bool) -> None:
     """The only connection was gone for good; an answer that is left behind is the next caller's."""
     with fake_gateway() as gateway:
         opened = open_store(f"{gateway.uri}?pool={pool}&timeout_ms={LONG_MS}")
@@ -92,7 +90,7 @@ def test_a_thread_that_is_interrupted_while_it_waits_leaves_the_line() -> None:
 @pytest.mark.parametrize(
     "modules", [(connection, wire), (servers, tenure, holds), (sharing, batch, store)]
 )
-def test_an_interrupted_call_to_servers_leaves_the_connection_that_all_share(
+def test_an_interrupted_call_leaves_what_all_share(
     modules: tuple[ModuleType, ...], twice: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """They would wait for their deadlines, or read from the middle of an answer."""

@@ -102,7 +102,7 @@ def whole(scan: Scan) -> list[Any]:
     return read_to_the_end(scanners, scanners.open(scan), [1000])
 
 
-def test_what_is_too_much_for_one_reply_comes_in_smaller_ones(
+def test_too_much_for_a_reply_comes_in_several(
     scan: Scan, store: ShakyStore, clock: ManualClock
 ) -> None:
     """A client that does as it is told must not miss the rows that were read in vain."""
@@ -134,9 +134,7 @@ def test_a_store_that_fails_half_way_costs_no_rows(
     assert first + read_to_the_end(scanners, number, [60, 30]) == whole(scan)
 
 
-def test_what_cannot_be_shown_or_delivered_is_returned_again(
-    scan: Scan, store: ShakyStore, clock: ManualClock
-) -> None:
+def test_what_is_lost_is_returned_again(scan: Scan, store: ShakyStore, clock: ManualClock) -> None:
 
     def fail(_: Scan, __: list[Result]) -> list[Any]:
         raise RuntimeError("cannot be shown")
@@ -164,9 +162,7 @@ def test_the_names_of_rows_count_for_a_reply(store: ShakyStore, clock: ManualClo
         scanners.next(scanners.open(keys), 100, show)
 
 
-def test_many_results_of_one_row_are_returned_one_by_one(
-    store: ShakyStore, clock: ManualClock
-) -> None:
+def test_results_of_one_row_are_returned_one_by_one(store: ShakyStore, clock: ManualClock) -> None:
     scanners = opened(store, clock, ScannerLimits())
     number = scanners.open(Scan(b"t", Range(), Selection(batch=1), limit=2))
     assert len(read_to_the_end(scanners, number, [1])) == 2 * CELLS

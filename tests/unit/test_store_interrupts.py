@@ -247,9 +247,7 @@ def try_all(trial: Trial, name: str, step: int, then: Callable[[int], int | None
 @pytest.mark.fast
 @pytest.mark.parametrize("is_twice", [False, True])
 @pytest.mark.parametrize("name", CALLS)
-def test_an_interrupted_store_stays_usable(
-    name: str, is_twice: bool, tmp_path: Path, peer: Peer
-) -> None:
+def test_an_interrupt_is_survived(name: str, is_twice: bool, tmp_path: Path, peer: Peer) -> None:
     """A process could never write, close or grow its store again, nor could others write to it."""
     trial = Trial(tmp_path, peer)
     try_all(trial, name, SAMPLE, lambda at: at // SAMPLE % 5 if is_twice else None)
@@ -258,7 +256,7 @@ def test_an_interrupted_store_stays_usable(
 @pytest.mark.long
 @pytest.mark.parametrize("name", CALLS)
 @pytest.mark.parametrize("then", [None, 0, 1, 2, 3, 5])
-def test_a_store_stays_usable_wherever_it_is_interrupted(
+def test_a_store_stays_usable_anywhere(
     name: str, then: int | None, tmp_path: Path, peer: Peer
 ) -> None:
     try_all(Trial(tmp_path, peer), name, 1, lambda at: then)

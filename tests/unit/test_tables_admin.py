@@ -149,9 +149,7 @@ def interrupted_drop(world: World) -> None:
 
 
 @pytest.mark.parametrize("comes_back", ["ensured", "added", "added while it is dropped"])
-def test_a_family_that_comes_back_is_empty_and_keeps_what_it_then_gets(
-    world: World, comes_back: str
-) -> None:
+def test_a_family_that_comes_back_has_only_what_it_then_gets(world: World, comes_back: str) -> None:
     """What is left of the old one must not be seen, nor its removal take cells of the new one."""
     world.admin.create(b"t", TWO)
     world.put(b"t", b"e", rows=2)

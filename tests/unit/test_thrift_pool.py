@@ -267,9 +267,7 @@ def _list_durabilities(seen: list[int | None]) -> Callable[..., None]:
     return note
 
 
-def test_a_large_read_is_not_sent_before_the_reply_to_another(
-    gateway: Gateway, store: Pooled
-) -> None:
+def test_a_large_read_is_not_sent_before_another_reply(gateway: Gateway, store: Pooled) -> None:
     """A gateway that cannot write its reply does not read: both sides would wait for ever."""
     large = [Key(b"%05d" % number + bytes(30_000), "d", "x", "t") for number in range(300)]
     gateway.value = bytes(1_000_000)
@@ -281,9 +279,7 @@ def test_a_large_read_is_not_sent_before_the_reply_to_another(
     assert len(store.read(KEYS, large)) == 320
 
 
-def test_reads_in_turn_share_a_connection_and_are_repeated_once(
-    gateway: Gateway, store: Pooled
-) -> None:
+def test_reads_in_turn_share_a_connection_and_a_repeat(gateway: Gateway, store: Pooled) -> None:
     """A gateway answers a connection's requests one by one: so the second is read after the
     first, though nobody waits in between."""
     assert store.read(KEYS[:2], KEYS[2:]) == dict.fromkeys(KEYS)
@@ -392,9 +388,7 @@ def test_a_write_whose_repeat_finds_no_gateway_may_have_taken_effect(
     assert gateway.names == ["put"]
 
 
-def test_a_silent_gateway_is_waited_for_until_the_deadline(
-    gateway: Gateway, narrow: Pooled, clock: ManualClock
-) -> None:
+def test_a_silent_gateway_is_given_up(gateway: Gateway, narrow: Pooled, clock: ManualClock) -> None:
     """What was sent may still take effect. And the connection is thrown away with the reply to
     come, which would be taken for another's."""
     go_on, silent = threading.Event(), list[bool]()
@@ -462,7 +456,7 @@ def test_a_mistake_of_ours_is_raised_as_it_is(gateway: Gateway, store: Pooled) -
 MISTAKEN: Request[int] = ("getMultiple", (b"t", []), lambda found: found + 1)  # not a number
 
 
-def test_connections_that_the_gateway_closed_are_not_used(
+def test_closed_connections_are_not_used(
     gateway: Gateway, store: Pooled, clock: ManualClock
 ) -> None:
     """It closes those that rested for a minute. A checked write on one would be in doubt."""
