@@ -9,8 +9,9 @@ import struct
 import threading
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import ExitStack
-from typing import Any, NoReturn
+from contextlib import ExitStack, closing
+from typing import Any
+from unittest.mock import patch
 
 import pytest
 
@@ -299,19 +300,13 @@ def test_many_rows_are_cut_into_several_requests(server: Server, store: Store) -
 
 
 def test_an_unreachable_server_is_tried_once_for_all_parts_of_a_call(
-    store: Store, clock: ManualClock, monkeypatch: pytest.MonkeyPatch
+    store: Store, clock: ManualClock
 ) -> None:
     """To find out may take as long as opening a connection may."""
-    tried: list[object] = []
-
-    def send(*of: object) -> NoReturn:
-        tried.append(of)
-        raise TimeoutError("timed out")
-
-    monkeypatch.setattr(store._servers, "send", send)
     items = [ReadRow(Key(b"%03d" % number, "", "", "t"), []) for number in range(200)]
-    assert store._batches.try_once(items, clock.monotonic_ms() + 5_000) == [None] * 200
-    assert len(tried) == 1
+    with patch.object(store._servers, "send", side_effect=TimeoutError("timed out")) as send:
+        assert store._batches.try_once(items, clock.monotonic_ms() + 5_000) == [None] * 200
+    assert send.call_count == 1
 
 
 def test_a_row_written_in_part_is_not_said_to_be_as_it_was(server: Server, store: Store) -> None:
@@ -620,16 +615,8 @@ def test_an_answer_is_no_longer_than_its_service_can_make_it(
 
 def test_no_connection_is_opened_for_a_call_whose_time_is_over(server: Server) -> None:
     """It has waited for another thread, which opens one to the same server."""
-
-    class Later(ManualClock):
-        """A clock on which time passes whenever it is looked at."""
-
-        def monotonic_ms(self) -> int:
-            self.advance(600)
-            return super().monotonic_ms()
-
-    servers = Servers(Target(), Later())
-    with pytest.raises(TimeoutError):
+    servers, clock = Servers(Target(), ManualClock()), "txn.clock.ManualClock.monotonic_ms"
+    with patch(clock, side_effect=range(600, 6_000, 600)), pytest.raises(TimeoutError):
         servers.send(("127.0.0.1", server.port), "ClientService", "Get", PB.GetRequest(), 1_000)
     assert server.connections == 0
     servers.close()
@@ -743,12 +730,10 @@ def test_a_server_without_conditions_is_found_out(server: Server, store: Store) 
 def test_a_master_that_is_mute_does_not_keep_the_next_one_from_being_asked(server: Server) -> None:
     """It takes connections, as one does that is stopped."""
     with socket.create_server(("127.0.0.1", 0)) as mute:
-        registry = f"127.0.0.1:{mute.getsockname()[1]},127.0.0.1:{server.port}"
-        store = open_store(f"hbase://?registry={registry}&timeout_ms=60000&connect_ms=1000")
-        try:
+        registry = f"127.0.0.1:{mute.getsockname()[1]},{server.address}"
+        uri = f"hbase://?registry={registry}&timeout_ms=60000&connect_ms=1000"
+        with closing(open_store(uri)) as store:
             assert store.read([key("a")]) == {key("a"): None}
-        finally:
-            store.close()
 
 
 def test_a_table_of_regions_that_is_nowhere_was_not_asked(server: Server, open_at: Opener) -> None:
@@ -775,17 +760,8 @@ def test_a_namespace_is_made_only_if_it_is_missing(server: Server, store: Store)
     assert (server.count("CreateTable"), server.count("CreateNamespace")) == (3, 1)
 
 
-def test_a_change_without_an_end_may_be_made(
-    server: Server, store: Store, clock: ManualClock
-) -> None:
-    """And its client does not wait for longer than its time."""
-
-    def before(number: int, method: str) -> None:
-        if method == "getProcedureResult":
-            clock.advance(2_000)
-            raise Silence
-
-    server.before = before
+def test_a_change_without_an_end_may_be_made(server: Server, store: Store) -> None:
+    refuse(server, "getProcedureResult", Break())
     with pytest.raises(MaybeApplied, match="has not changed the table in time"):
         store.ensure_table(b"t", FAMILIES)
     assert server.schemas

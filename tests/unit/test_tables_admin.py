@@ -99,27 +99,22 @@ def test_a_table_of_the_protocol_is_a_table_of_the_others(world: World) -> None:
     assert world.count(b"t") == 1
 
 
-def test_a_table_made_again_is_empty(world: World) -> None:
-    """Cells under an old number would be another table's."""
-    for _ in range(2):
-        world.admin.create(b"t", D)
-        assert world.count(b"t") == 0
-        world.put(b"t")
-        world.admin.disable(b"t")
-        world.admin.drop(b"t")
-    assert list(world.admin.tables()) == []
-    assert world.stored() == [b"\0\0\0\0counter"]
-
-
-def test_a_truncated_table_is_empty_and_keeps_its_families(world: World) -> None:
-    world.admin.create(b"t", D, [b"m"])
+def test_a_table_made_again_or_truncated_is_empty(world: World) -> None:
+    """Cells under an old number would be another table's. Its regions are kept only if asked."""
     for keep in (True, False):
+        world.admin.create(b"t", D, [b"m"])
+        assert world.count(b"t") == 0
         world.put(b"t")
         world.admin.disable(b"t")
         world.admin.truncate(b"t", keep_splits=keep)
         assert world.count(b"t") == 0
         assert world.admin.table(b"t").families == D
         assert len(world.admin.table(b"t").regions) == 1 + keep
+        world.put(b"t")
+        world.admin.disable(b"t")
+        world.admin.drop(b"t")
+    assert list(world.admin.tables()) == []
+    assert world.stored() == [b"\0\0\0\0counter"]
 
 
 def test_what_is_dropped_goes_in_short_transactions_and_never_comes_back(
@@ -177,27 +172,18 @@ def interrupted_by_another(world: World) -> None:
 
 def test_two_changes_of_a_table_at_once_are_both_made(world: World) -> None:
     """Each is of one family: the other one's must not go, nor all that was put there."""
-    world.admin.create(b"t", {**D, b"gone": FamilySettings()})
-    other = Admin(world.store, world.clock)
-    changes: list[tuple[Callable[[], None], Callable[[], None]]] = [
-        (
-            lambda: world.admin.add_family(b"t", b"e", FamilySettings()),
-            lambda: other.add_family(b"t", b"f", FamilySettings()),
-        ),
-        (
-            lambda: world.admin.modify_family(b"t", b"d", FamilySettings(versions=9)),
-            lambda: other.drop_family(b"t", b"gone"),
-        ),
-        (
-            lambda: world.admin.drop_family(b"t", b"e"),
-            lambda: other.modify_family(b"t", b"f", FamilySettings(versions=7)),
-        ),
+    one, two, plain = world.admin, Admin(world.store, world.clock), FamilySettings()
+    one.create(b"t", {**D, b"gone": plain})
+    many, few = FamilySettings(versions=9), FamilySettings(versions=7)
+    pairs: list[tuple[Callable[[], None], Callable[[], None]]] = [
+        (lambda: one.add_family(b"t", b"e", plain), lambda: two.add_family(b"t", b"f", plain)),
+        (lambda: one.modify_family(b"t", b"d", many), lambda: two.drop_family(b"t", b"gone")),
+        (lambda: one.drop_family(b"t", b"e"), lambda: two.modify_family(b"t", b"f", few)),
     ]
-    for one, two in changes:
-        world.store.left, world.store.meanwhile = 1, two
-        one()
-    found = world.admin.table(b"t").families
-    assert {name: settings.versions for name, settings in found.items()} == {b"d": 9, b"f": 7}
+    for change, other in pairs:
+        world.store.left, world.store.meanwhile = 1, other
+        change()
+    assert one.table(b"t").families == {b"d": many, b"f": few}
 
 
 def test_regions_are_told_by_their_splits(world: World) -> None:
@@ -206,7 +192,7 @@ def test_regions_are_told_by_their_splits(world: World) -> None:
     assert world.admin.table(b"t").regions == [Region(*each, now) for each in bounds]
 
 
-def test_a_family_that_keeps_fewer_versions_shows_fewer_at_once(world: World) -> None:
+def test_a_family_that_keeps_fewer_versions_shows_fewer(world: World) -> None:
     world.admin.create(b"t", {b"d": FamilySettings(versions=3)})
     for time in (1, 2, 3):
         world.put(b"t", time=time)
