@@ -506,24 +506,6 @@ def test_a_file_cut_short_is_an_error_to_all_and_kills_none(path: str, store: Lm
         LmdbStore(path, sync=False)
 
 
-def test_a_replaced_lock_file_is_told_after_the_next_commit(path: str, store: LmdbStore) -> None:
-    """It would see none of them, and writers would use the pages that it reads."""
-    put(store, b"1")
-    os.unlink(Path(path) / "lock.mdb")
-    write = """
-        import sys
-        from txn.tables.kv.lmdb import LmdbStore
-        store = LmdbStore(sys.argv[1], sync=False)
-        store.write(lambda writer: writer.put(b"k", b"2"))
-    """
-    run(write, path)
-    with pytest.raises(StoreClosedError, match="the store's lock file was replaced"):
-        get(store)
-    store.close()
-    with closing(LmdbStore(path, sync=False)) as again:
-        assert get(again) == b"2"
-
-
 @contextmanager
 def holding_a_slot(path: str, count: int) -> Iterator[list[int]]:
     """Processes that have each read once, and keep the slot for their next reads."""

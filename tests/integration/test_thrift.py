@@ -1,41 +1,27 @@
-"""The Thrift stores on a real HBase: tables, both kinds at once, and ways to connect."""
+"""The Thrift stores on a real HBase: tables, and both kinds of gateways at once."""
 
 from __future__ import annotations
 
 import secrets
-import socket
-import ssl
 import uuid
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import closing, contextmanager, suppress
-from pathlib import Path
-from random import SystemRandom
+from contextlib import closing, contextmanager
 
 import pytest
 
 from recovery import check, repair
 from recovery.doctor import Verdict, examine
 from tests.integration.hbase import HBase
-from tests.unit.fake_server import FakeServer
-from txn import Delete, Key, Mutation, Policy, connect
-from txn.clock import SystemClock, poll
-from txn.cluster.configuration import Role, make_class_path, make_command
-from txn.cluster.jars import fetch, read_locked
-from txn.cluster.processes import end, launch
-from txn.cluster.settings import Settings, claim_ports
-from txn.errors import InvalidRequestError, MaybeApplied, NotApplied, TableUnavailable
-from txn.host.java import find_java_home
-from txn.model import Cell, Check, Edit, Family
+from txn import Delete, Key, Mutation, connect
+from txn.errors import InvalidRequestError, MaybeApplied, TableUnavailable
+from txn.model import Cell, Check, Family
 from txn.protocol.row import FAMILY
 from txn.stores import open_store
 from txn.stores.base import Store
 from txn.stores.gateway import Connection
 from txn.stores.hbase.store import HBaseStore
 from txn.stores.hbase.thrift2 import IDL
-
-TLS = Path(__file__).with_name("tls")
-READY_MS = 180_000
 
 
 def fresh(name: str) -> bytes:
@@ -82,28 +68,6 @@ def test_tables_are_made_as_the_protocol_needs_them(hbase: HBase, store: HBaseSt
         engine.commit([Mutation(Key("a", "d", "x", table), b"1")])
     starts = store._pool.run_one(store._dialect.starts, buckets, repeat=True)
     assert sorted(starts) == [b"", b"01.", b"02.", b"03."]
-
-
-@pytest.mark.long
-@pytest.mark.parametrize("kind", ["thrift1", "thrift2"])
-def test_large_values_do_not_end_a_gateway(hbase: HBase, kind: str) -> None:
-    """The gateways of the tests have 320 MB: 120 values of 2 MB at once ended one, for all
-    clients."""
-    count, length = 120, 2_000_000
-    data = fresh("large")
-    keys = [Key(f"{number:04}", "d", "x", data) for number in range(count)]
-    with connect(hbase.native) as engine:
-        engine.ensure_table(data, ["d"])
-        for key in keys:
-            engine.commit([Mutation(key, secrets.token_bytes(1_000) * (length // 1_000))])
-    uri = getattr(hbase, kind)
-    with connect(uri) as engine:
-        assert {len(cell.value) for cell in engine.read(keys).values() if cell} == {length}
-        rows = engine.scan(data)
-        assert sum(len(cell.value) for row in rows for cell in row.cells.values()) == count * length
-    with connect(uri, policy=Policy(deadline_ms=300_000, lock_ttl_ms=300_000)) as engine:
-        engine.commit([Mutation(key, b"short") for key in keys])
-        assert {cell.value for cell in engine.read(keys).values() if cell} == {b"short"}
 
 
 def test_a_table_of_a_namespace_is_like_any_other(hbase: HBase, store: HBaseStore) -> None:
@@ -219,101 +183,3 @@ def test_a_client_of_one_gateway_finishes_what_one_of_the_other_left(hbase: HBas
             repair(engine.context, finding)
             engine.commit([Mutation(key, b"1")])
             assert (other.read([key])[key] or Cell(b"", 0)).value == b"1"
-
-
-def works(uri: str, table: bytes) -> bool:
-    """Whether reading, writing, checking and scanning work by this URI."""
-    key = Key(uuid.uuid4().hex, "d", "x", table)
-    with opened(uri) as client:
-        client.write([Edit(key, b"v" * 70_000, 5)])
-        checked = client.check_and_put([Check(key, b"v" * 70_000, ((key, b"2"),))])
-        seen = next(client.scan(table, key.row)).cells[key]
-        return checked == [True] and client.read([key]) == {key: seen} and seen.value == b"2"
-
-
-@pytest.mark.parametrize("kind", [pytest.param("thrift1", marks=pytest.mark.long), "thrift2"])
-def test_a_framed_transport_and_the_compact_protocol_work(
-    hbase: HBase, store: HBaseStore, kind: str, tmp_path: Path
-) -> None:
-    """Non-blocking gateways are framed; a client must speak as its gateway does."""
-    if hbase.cluster is None:
-        pytest.skip("the HBase is not ours: no further gateway can be started on it")
-    table = fresh("framed")
-    store.ensure_table(table, {b"d": Family()})
-    with (
-        claim_ports(Settings(tmp_path), {}, SystemRandom()) as ports,
-        framed_gateway(hbase.cluster.settings, kind, ports[kind]),
-    ):
-        wait_until_it_listens(ports[kind])
-        uri = f"hbase+{kind}://127.0.0.1:{ports[kind]}?transport=framed&protocol=compact"
-        assert works(uri, table)
-
-
-@contextmanager
-def framed_gateway(settings: Settings, kind: str, port: int) -> Iterator[None]:
-    """Start a further gateway on a cluster, and kill it at the end."""
-    mark = secrets.token_hex(8)
-    package = "thrift" if kind == "thrift1" else kind
-    arguments = ("start", "-p", str(port), "--bind", "127.0.0.1", "-f", "-c")
-    role = Role(f"{kind}-framed", f"org.apache.hadoop.hbase.{package}.ThriftServer", arguments, 256)
-    process = launch(
-        role.name,
-        make_command(role, settings, find_java_home() / "bin" / "java", mark),
-        port=port,
-        mark=mark,
-        logs=settings.folder / "logs",
-        env={"CLASSPATH": make_class_path(settings, fetch(jars=read_locked(settings.version)))},
-    )
-    try:
-        yield
-    finally:
-        end([process], SystemClock(), grace_ms=0)
-
-
-def wait_until_it_listens(port: int) -> None:
-    def listens() -> bool:
-        with suppress(OSError), socket.create_connection(("127.0.0.1", port)):
-            return True
-        return False
-
-    assert poll(listens, READY_MS), "the gateway does not start"
-
-
-@contextmanager
-def behind_tls(port: int) -> Iterator[int]:
-    """Put TLS before a gateway, as a proxy beside it does: HBase's own speaks it over HTTP only."""
-    context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
-    context.load_cert_chain(TLS / "certificate.pem", TLS / "key.pem")
-
-    def copy(source: socket.socket, target: socket.socket) -> None:
-        with suppress(OSError):
-            while data := source.recv(65_536):
-                target.sendall(data)
-        with suppress(OSError):
-            target.shutdown(socket.SHUT_RDWR)
-
-    class Proxy(FakeServer):
-        def _serve(self, connection: socket.socket) -> None:
-            with (
-                suppress(OSError),
-                context.wrap_socket(connection, server_side=True) as inside,
-                socket.create_connection(("127.0.0.1", port)) as gateway,
-            ):
-                self._start(copy, gateway, inside)
-                copy(inside, gateway)
-
-    with closing(Proxy()) as proxy:
-        yield proxy.port
-
-
-@pytest.mark.parametrize("kind", ["thrift1", "thrift2"])
-def test_a_gateway_is_trusted_by_its_certificate(
-    hbase: HBase, store: HBaseStore, kind: str
-) -> None:
-    table = fresh("tls")
-    store.ensure_table(table, {b"d": Family()})
-    with behind_tls(int(getattr(hbase, kind).rpartition(":")[2])) as port:
-        assert works(f"hbase+{kind}://localhost:{port}?ca={TLS / 'certificate.pem'}", table)
-        is_told = pytest.raises(NotApplied, match=r"cannot connect.*certificate verify failed")
-        with opened(f"hbase+{kind}://localhost:{port}?tls=on") as stranger, is_told:
-            stranger.read([Key("a", "d", "x", table)])

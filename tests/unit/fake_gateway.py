@@ -6,11 +6,12 @@ It is for what a real one cannot be made to do at a chosen moment: to break, or 
 from __future__ import annotations
 
 import socket
+import ssl
 from collections.abc import Callable
 from contextlib import closing, suppress
 from typing import Any
 
-from thriftpy2.protocol import TCyBinaryProtocol
+from thriftpy2.protocol import TCompactProtocol, TCyBinaryProtocol
 from thriftpy2.thrift import TProcessor
 from thriftpy2.transport import (
     TCyBufferedTransport,
@@ -35,8 +36,10 @@ class FakeGateway(FakeServer):
     row that is got, if any.
     """
 
-    def __init__(self, *, framed: bool = False) -> None:
-        self._transport = TCyFramedTransport if framed else TCyBufferedTransport
+    def __init__(self, *, framed_and_compact: bool = False) -> None:
+        self._transport = TCyFramedTransport if framed_and_compact else TCyBufferedTransport
+        self._protocol = TCompactProtocol if framed_and_compact else TCyBinaryProtocol
+        self.tls: ssl.SSLContext | None = None
         self.names: list[str] = []
         self.before: Callable[[int, str], None] = lambda number, name: None
         self.value = b""
@@ -72,11 +75,13 @@ class FakeGateway(FakeServer):
 
     def _serve(self, connection: socket.socket) -> None:
         processor = TProcessor(IDL.THBaseService, self)
-        transport = self._transport(TSocket(sock=connection))
-        protocol = TCyBinaryProtocol(transport)
-        with connection, suppress(OSError, TTransportException, Break):
-            while True:
-                processor.process(protocol, protocol)
+        with suppress(OSError, TTransportException, Break):
+            if self.tls is not None:
+                connection = self.tls.wrap_socket(connection, server_side=True)
+            with connection:
+                protocol = self._protocol(self._transport(TSocket(sock=connection)))
+                while True:
+                    processor.process(protocol, protocol)
 
 
 def _answer(name: str, arguments: tuple[Any, ...], value: bytes) -> Any:
@@ -97,5 +102,5 @@ def _answer(name: str, arguments: tuple[Any, ...], value: bytes) -> Any:
             return None
 
 
-def fake_gateway(*, framed: bool = False) -> closing[FakeGateway]:
-    return closing(FakeGateway(framed=framed))
+def fake_gateway(*, framed_and_compact: bool = False) -> closing[FakeGateway]:
+    return closing(FakeGateway(framed_and_compact=framed_and_compact))

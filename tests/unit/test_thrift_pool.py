@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import os
 import socket
+import ssl
 import subprocess
 import sys
 import threading
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack, closing
+from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 from unittest.mock import patch
@@ -41,6 +43,7 @@ from txn.stores.wire import NS_PER_MS
 
 Opener = Callable[[str], Pooled]
 
+CERTIFICATE = Path(__file__).parents[1] / "integration" / "tls" / "certificate.pem"
 KEYS = [Key(f"r{number}", "d", "x", "t") for number in range(20)]
 CHECKS = [Check(key, b"", ((key, b"1"),)) for key in KEYS]
 LARGE = [Key(b"%05d" % number + bytes(30_000), "d", "x", "t") for number in range(3)]
@@ -119,23 +122,41 @@ def test_the_checks_of_a_batch_and_a_read_go_in_parallel(gateway: Gateway, store
     assert sorted(gateway.names[5:]) == ["checkAndPut"] * 4 + ["getMultiple"]
 
 
-@pytest.mark.parametrize("transport", ["buffered", "framed"])
-def test_checks_that_share_a_connection_are_sent_ahead(transport: str) -> None:
-    with fake_gateway(framed=transport == "framed") as gateway:
-        store = open_store(f"{gateway.uri}?pool=1&transport={transport}&timeout_ms=60000")
-        written: list[bytes] = []
-        write = gateway_module.Wire.write
+@pytest.mark.parametrize("is_framed", [False, True])
+def test_checks_that_share_a_connection_are_sent_ahead(is_framed: bool) -> None:
+    """A frame is one request. Non-blocking gateways are framed, and some speak compactly."""
+    options = "&transport=framed&protocol=compact" if is_framed else ""
+    write, written = gateway_module.Wire.write, list[bytes]()
 
-        def counted(wire: gateway_module.Wire, data: bytes) -> None:
-            written.append(data)
-            write(wire, data)
+    def counted(wire: gateway_module.Wire, data: bytes) -> None:
+        written.append(data)
+        write(wire, data)
 
+    with (
+        fake_gateway(framed_and_compact=is_framed) as gateway,
+        closing(open_store(f"{gateway.uri}?pool=1&timeout_ms=60000{options}")) as store,
+    ):
         with patch.object(gateway_module.Wire, "write", counted):
             assert store.check_and_put(CHECKS[:10]) == [True] * 10
-        assert len(written) == (10 if transport == "framed" else 1)
+        assert len(written) == (10 if is_framed else 1)
         assert store.check_and_put(CHECKS * 3) == [True] * 60
         assert gateway.names == ["checkAndPut"] * 70
-        store.close()
+        assert store.read(KEYS) == dict.fromkeys(KEYS)
+        assert list(store.scan(b"t")) == []
+
+
+def test_a_gateway_behind_tls_is_trusted_by_its_certificate(gateway: Gateway) -> None:
+    """One that nobody vouches for is refused before anything is sent."""
+    gateway.tls = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+    gateway.tls.load_cert_chain(CERTIFICATE, CERTIFICATE.with_name("key.pem"))
+    uri, value = f"hbase+thrift2://localhost:{gateway.port}", bytes(100_000)
+    with closing(open_store(f"{uri}?ca={CERTIFICATE}")) as store:
+        store.write([Edit(KEYS[0], value, 1)])
+        assert store.read(KEYS) == dict.fromkeys(KEYS)
+    is_told = pytest.raises(NotApplied, match=r"cannot connect.*certificate verify failed")
+    with closing(open_store(f"{uri}?tls=on")) as store, is_told:
+        store.read(KEYS)
+    assert gateway.names.count("put") == 1
 
 
 def test_a_row_is_put_by_itself(gateway: Gateway, store: Pooled) -> None:
