@@ -18,7 +18,7 @@ from txn.stores import open_store
 pytestmark = pytest.mark.slow
 
 
-@pytest.fixture(scope="module", params=[False, True], ids=["server's", "both sides'"])
+@pytest.fixture(scope="module", params=[pytest.param(False, marks=pytest.mark.long), True])
 def certified(
     request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory
 ) -> Iterator[tuple[Cluster, bool]]:
