@@ -294,7 +294,7 @@ def named(monkeypatch: pytest.MonkeyPatch) -> list[tuple[str, str]]:
         SecurityContext=FakeContext,
         Name=lambda *of: named.append(of),
     )
-    monkeypatch.setitem(sys.modules, "gssapi", fake)  # type: ignore[arg-type]
+    monkeypatch.setitem(sys.modules, "gssapi", fake)
     return named
 
 
