@@ -52,39 +52,32 @@ class Silence(Exception):
 
 
 class FakeRegionServer(FakeServer):
-    """What it was asked, and what it does before it answers.
-
-    methods: of the calls, in the order of arrival. before: called with the number of the call of
-    this method (from 1) and the method; raises one of the above, or waits. refused: the Java class
-    of an error for a row, each told once (empty: none), or for ever behind a `*`. starts: of its
-    regions. processes: whether it knows the conditions of the entries of a request. pages: the rows
-    that scans are answered with, whether the last is only a part, where the server stands, and
-    whether there is more. scanned: where scans began. schemas: of the table, once it was made.
-    changing: how many more questions about a change of tables are answered with "running". users,
-    services: who has connected, and to what. has_meta: whether a server has the table of regions.
-    is_at_work: whether its cluster counts on it. ports: of the servers of regions that it does not
-    have itself, by start. requests: the messages of its calls for rows.
-    """
+    """What it was asked, and what it does before it answers."""
 
     def __init__(self) -> None:
-        self.methods: list[str] = []
-        self.sizes: list[int] = []
+        self.methods: list[str] = []  # of the calls, in the order of arrival
+        self.requests: list[Any] = []  # the messages of its calls for rows
+        self.sizes: list[int] = []  # their rows
+        self.users: list[str] = []  # who has connected
+        self.services: list[str] = []  # and to what
+        # Called with the number of the call of this method (from 1) and the method; raises one of
+        # the above, or waits.
         self.before: Callable[[int, str], None] = lambda number, method: None
+        # The Java classes of errors for a row, told once (empty: none), or for ever behind a `*`.
         self.refused: dict[bytes, list[str]] = {}
+        self.processes = True  # whether it knows the conditions of the entries of a request
         self.cells: dict[tuple[bytes, bytes, bytes], bytes] = {}
-        self.starts = [b""]
+        self.starts = [b""]  # of its regions
+        self.ports: dict[bytes, int] = {}  # of the servers of those of others, by start
         self.state = ENABLED
-        self.schemas: list[Any] = []
-        self.changing = 0
-        self.users: list[str] = []
-        self.services: list[str] = []
-        self.has_meta = True
-        self.is_at_work = True
-        self.ports: dict[bytes, int] = {}
-        self.requests: list[Any] = []
-        self.processes = True
+        self.schemas: list[Any] = []  # of the table, once it was made
+        self.changing = 0  # how many more questions about a change are answered with "running"
+        self.has_meta = True  # whether a server has the table of regions
+        self.is_at_work = True  # whether its cluster counts on it
+        # Answers to scans: rows, whether the last is only a part, where the server stands, and
+        # whether there is more.
         self.pages: list[tuple[list[bytes], bool, bytes, bool]] = []
-        self.scanned: list[bytes] = []
+        self.scanned: list[bytes] = []  # where scans began
         super().__init__()
 
     @property
