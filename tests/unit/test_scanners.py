@@ -102,22 +102,21 @@ def whole(scan: Scan) -> list[Any]:
     return read_to_the_end(scanners, scanners.open(scan), [1000])
 
 
-def test_too_much_for_a_reply_comes_in_several(
-    scan: Scan, store: ShakyStore, clock: ManualClock
+@pytest.mark.parametrize(
+    "trouble",
+    [
+        (ScannerLimits(reply_bytes=5000), 0, module.PAGE_BYTES, [100, 40, 3]),
+        (ScannerLimits(call_ms=1000), 400, module.PAGE_BYTES, [60]),
+        (ScannerLimits(call_ms=1000), 400, 1000, [60, 60, 5]),
+    ],
+)
+def test_a_scan_of_too_much_or_too_long_loses_no_rows(
+    scan: Scan, store: ShakyStore, clock: ManualClock, trouble: tuple[Any, ...]
 ) -> None:
-    """A client that does as it is told must not miss the rows that were read in vain."""
-    scanners = opened(store, clock, ScannerLimits(reply_bytes=5000))
-    assert read_to_the_end(scanners, scanners.open(scan), [100, 40, 3]) == whole(scan)
-
-
-@pytest.mark.parametrize("page_bytes", [module.PAGE_BYTES, 1000])
-def test_a_scan_that_took_too_long_goes_on_where_it_was(
-    scan: Scan, store: ShakyStore, clock: ManualClock, page_bytes: int
-) -> None:
-    """What it found by then is returned by the next call, even if that asks for as many again. More
-    than a page is not kept for a client that may never come back."""
-    scanners = opened(store, clock, ScannerLimits(call_ms=1000))
-    store.read_ms, counts = 400, [60] if page_bytes > 1000 else [60, 60, 5]
+    """A client that does as it is told must not miss the rows that were read in vain. What a slow
+    call has found is returned by the next one; more than a page is read again."""
+    limits, read_ms, page_bytes, counts = trouble
+    scanners, store.read_ms = opened(store, clock, limits), read_ms
     with patch.multiple(module, ROWS_A_PAGE=7, PAGE_BYTES=page_bytes):
         assert read_to_the_end(scanners, scanners.open(scan), counts) == whole(scan)
 
