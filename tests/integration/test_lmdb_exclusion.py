@@ -164,7 +164,6 @@ def test_a_reader_without_the_right_to_write_and_a_writer_keep_each_other_out(pa
 
 @pytest.mark.usefixtures("hasty")
 def test_a_stopped_opener_is_a_clear_error_to_others(path: str) -> None:
-
     def be_stopped(tell: Tell) -> None:
         lmdb.Environment = lambda *_, **__: stop_oneself(tell)  # the driver's, in this process
         LmdbStore(path, sync=False)

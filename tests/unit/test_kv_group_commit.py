@@ -229,7 +229,6 @@ def test_a_write_is_forgotten_when_it_is_over(store: LmdbStore, work: Body) -> N
 
 
 def test_each_write_of_many_threads_takes_effect_once(store: LmdbStore) -> None:
-
     def add(writer: Writer) -> None:
         writer.put(b"sum", b"%d" % (int(writer.get(b"sum") or b"0") + 1))
 

@@ -516,7 +516,6 @@ def test_a_replaced_store_takes_no_more_commits(
 def test_a_store_replaced_amid_a_commit_does_not_acknowledge_it(
     full: LmdbStore, filled: Path
 ) -> None:
-
     def body(writer: Writer) -> None:
         writer.put(b"k", b"v")
         replace(filled)
@@ -605,7 +604,6 @@ def test_a_moved_folder_is_an_error_until_it_is_opened_there(full: LmdbStore, fi
 
 
 def test_threads_beside_each_other_do_not_mistake_growth_for_a_loss(full: LmdbStore) -> None:
-
     def grow(name: int) -> None:
         for number in range(100):
             put(full, b"%d %d" % (name, number), bytes(5000))

@@ -134,7 +134,6 @@ def test_a_store_that_fails_half_way_costs_no_rows(
 
 
 def test_what_is_lost_is_returned_again(scan: Scan, store: ShakyStore, clock: ManualClock) -> None:
-
     def fail(_: Scan, __: list[Result]) -> list[Any]:
         raise RuntimeError("cannot be shown")
 

@@ -393,7 +393,6 @@ def test_what_may_be_repeated_is_repeated_once(gateway: Gateway, store: Pooled, 
 def test_a_write_whose_repeat_finds_no_gateway_may_have_taken_effect(
     gateway: Gateway, store: Pooled, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-
     def break_for_good(number: int, name: str) -> None:
         def refuse(*arguments: object) -> socket.socket:
             raise ConnectionRefusedError("refused")
