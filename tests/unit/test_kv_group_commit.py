@@ -11,6 +11,7 @@ from contextlib import suppress
 from functools import partial
 from pathlib import Path
 from typing import Any, cast
+from unittest.mock import patch
 
 import lmdb
 import pytest
@@ -211,6 +212,19 @@ def test_a_write_that_waits_too_long_is_taken_back(
     commit.end()
     patient.result(PATIENCE_S)
     assert (get(store, b"late"), get(store, b"patient")) == (None, b"v")
+
+
+def test_a_write_that_is_interrupted_as_it_waits_is_taken_back(
+    store: LmdbStore, commit: Commit
+) -> None:
+    """Nobody would lead the others if it stayed in the queue."""
+    with (
+        patch.object(group_commit, "find_patience", side_effect=KeyboardInterrupt),
+        pytest.raises(KeyboardInterrupt),
+    ):
+        store.write(put(b"interrupted"), shared=True)
+    commit.end(commit.write_beside(put(b"other")))
+    assert (get(store, b"interrupted"), get(store, b"other")) == (None, b"v")
 
 
 @pytest.mark.parametrize("work", [put(b"k"), refuse])

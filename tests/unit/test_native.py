@@ -836,6 +836,36 @@ def test_a_call_that_was_sent_in_part_ends_its_connection(
     assert server.cells == {(b"a", b"d", b"x"): b"2" * 100}
 
 
+def test_a_thread_that_is_interrupted_over_an_answer_leaves_nobody_waiting(
+    server: Server, store: Store, clock: ManualClock, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It had read the answer of another one, who is told that it will not come."""
+    due_ms, connection = clock.monotonic_ms() + 5_000, get_connection(store)
+    release, later = threading.Event(), threading.Event()
+    server.before = lambda number, method: (release if number == 1 else later).wait(60) and None
+    first, second = (send_get(store, server, due_ms) for _ in range(2))
+    end, interrupts = RpcCall.end, ["once"]
+
+    def interrupted(call: RpcCall, *of: Any) -> None:
+        if call is first and interrupts:
+            interrupts.clear()
+            raise Interrupt
+        end(call, *of)
+
+    monkeypatch.setattr(RpcCall, "end", interrupted)
+    with ThreadPoolExecutor(2) as pool:
+        leader = pool.submit(second.receive, PB.GetResponse, due_ms)
+        assert poll(lambda: connection._is_led, 60_000)
+        other = pool.submit(first.receive, PB.GetResponse, due_ms)
+        assert poll(lambda: bool(connection._waiting), 60_000)
+        release.set()
+        with pytest.raises(Interrupt):
+            leader.result(PATIENCE_S)
+        with pytest.raises(ConnectionError):
+            other.result(PATIENCE_S)
+    later.set()
+
+
 def test_a_child_that_was_forked_during_a_read_ends_it_by_itself(
     server: Server, store: Store, monkeypatch: pytest.MonkeyPatch
 ) -> None:
