@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Callable, Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from random import Random
 
@@ -41,26 +42,21 @@ def transferring(engine: Engine, table: str) -> Iterator[None]:
     conflicts, and no money was made or lost."""
     engine.context.store.ensure_table(table.encode(), {b"d": Family()}, SPLITS)
     engine.commit([Mutation(account(number), b"%d" % BALANCE) for number in range(ACCOUNTS)])
-    stop, committed, failures = threading.Event(), [0] * len(CLIENTS), list[BaseException]()
+    stop = threading.Event()
 
-    def work(client: int) -> None:
-        rng = Random(client)
+    def work(client: int) -> int:
+        rng, committed = Random(client), 0
+        while not stop.is_set():
+            committed += transfer_many(engine, rng, CLIENTS[client])
+        return committed
+
+    with ThreadPoolExecutor(len(CLIENTS)) as pool:
+        working = [pool.submit(work, client) for client in range(len(CLIENTS))]
         try:
-            while not stop.is_set():
-                committed[client] += transfer_many(engine, rng, CLIENTS[client])
-        except BaseException as error:  # noqa: BLE001
-            failures.append(error)
-
-    threads = [threading.Thread(target=work, args=(client,)) for client in range(len(CLIENTS))]
-    for thread in threads:
-        thread.start()
-    try:
-        yield
-    finally:
-        stop.set()
-        for thread in threads:
-            thread.join()
-    assert failures == []
+            yield
+        finally:
+            stop.set()
+    committed = [each.result() for each in working]
     assert all(committed), committed
     cells = engine.read([account(number) for number in range(ACCOUNTS)])
     assert sum(int(cell.value) for cell in cells.values() if cell) == ACCOUNTS * BALANCE

@@ -23,8 +23,8 @@ from recovery import backup, check, repair_all
 from recovery.backup import check_entries
 from recovery.commands import database
 from tests.integration.bank import ACCOUNTS, BALANCE, TABLE, found_bank, open_bank
+from tests.integration.children import Child
 from tests.integration.commands import run_here
-from tests.integration.test_lmdb_processes import Child
 from txn import Engine, Key, Mutation, connect
 from txn.errors import CorruptRowError, InvalidRequestError, NotApplied
 from txn.tables.kv.lmdb import LmdbStore

@@ -24,13 +24,8 @@ def all_commit(uri: str, times: int, processes: int) -> None:
     right. The bench runs as it does by itself: its processes are not this one's to reap."""
     sizes = ("--clients", CLIENTS, "--times", times, "--processes", processes)
     options = ("hot", "--json", "--store", uri, "--deadline-ms", WITHIN_MS, *sizes)
-    said = subprocess.run(
-        [sys.executable, "-m", "tests.bench.crowd", *map(str, options)],
-        cwd=ROOT,
-        capture_output=True,
-        text=True,
-        check=True,
-    )
+    line = [sys.executable, "-m", "tests.bench.crowd", *map(str, options)]
+    said = subprocess.run(line, cwd=ROOT, capture_output=True, text=True, check=True)
     found = json.loads(said.stdout)
     everyone_got_on(found["waits"], found["failed"], times)
     assert found["counted"] == CLIENTS * times
@@ -43,14 +38,12 @@ def everyone_got_on(waits: Sequence[Sequence[float]], failed: Sequence[str], tim
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("processes", [1, 4])
+@pytest.mark.parametrize("processes", [pytest.param(1, marks=pytest.mark.long), 4])
 def test_everyone_at_a_hot_key_gets_on(tmp_path: Path, processes: int) -> None:
-    """Threads of one engine and processes of their own: no increment is lost and none starves."""
     all_commit(f"embedded://{tmp_path}/store", 10, processes)
 
 
 def test_everyone_at_a_hot_key_gets_on_in_memory() -> None:
-    """Where a commit takes less than a turn of the interpreter."""
     uri, policy = "memory://hot-key", Policy(deadline_ms=WITHIN_MS, attempts=1_000)
     crowd = Crowd(uri, "hot", "hot", CLIENTS, 1, 5, WITHIN_MS)
     with connect(uri, table="hot", policy=policy) as engine:
@@ -63,8 +56,7 @@ def test_everyone_at_a_hot_key_gets_on_in_memory() -> None:
     assert int.from_bytes(cell.value) == CLIENTS * crowd.times
 
 
-@pytest.mark.slow
+@pytest.mark.long
 @pytest.mark.parametrize("way", ["native", "thrift2"])
 def test_everyone_at_a_hot_key_of_hbase_gets_on(hbase: HBase, way: str) -> None:
-    """A commit takes many requests there, and the crowd is at the server as well."""
     all_commit(getattr(hbase, way), 1, 4)

@@ -150,7 +150,6 @@ def test_a_commit_is_acknowledged_only_once_it_is_on_disk(told: list[list[Any]])
 def test_a_repeated_token_is_answered_only_once_its_commit_is_on_disk(
     told: list[list[Any]],
 ) -> None:
-    """The advice after an unknown outcome is to ask again with the token."""
     assert list_told(told, "repeat") == [
         ["CommitOutcomeUnknown", "NotApplied", [1, 1]],
         ["CommitOutcomeUnknown", "Committed", [2, 2]],
@@ -159,7 +158,6 @@ def test_a_repeated_token_is_answered_only_once_its_commit_is_on_disk(
 
 
 def test_an_outcome_that_is_read_is_on_disk(told: list[list[Any]]) -> None:
-    """Its reader may act on it, as on the answer that was lost."""
     assert list_told(told, "parts") == [["CommitOutcomeUnknown", "Committed", "COMMITTED"]] * 3
 
 

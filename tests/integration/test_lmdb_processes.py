@@ -1,4 +1,5 @@
-"""The embedded store among real processes: killed, forked, growing, and short of address space."""
+"""The embedded store among real processes: killed, forked, growing, short of address space, slots
+or rights, and with files that are half made or changed."""
 
 from __future__ import annotations
 
@@ -7,87 +8,30 @@ import os
 import random
 import shutil
 import signal
-import subprocess
 import sys
-import textwrap
 import threading
-import time
-import traceback
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import contextmanager
+from contextlib import closing, contextmanager, suppress
 from pathlib import Path
+from types import FrameType
 
 import lmdb
 import pytest
 
+from tests.integration.children import Child, Tell, other_readers, run, start, wait_for_ever
 from txn import Mutation, connect
 from txn.errors import NotApplied, StoreClosedError
-from txn.model import Check, Edit, Family, Key
+from txn.model import Edit, Family, Key
 from txn.stores import open_store
 from txn.stores.base import Store
+from txn.tables import kv
 from txn.tables.kv.lmdb import LmdbStore
-from txn.tables.kv.ordered import Reader, Writer
+from txn.tables.kv.ordered import Writer
 
 TABLE = b"t"
 MEGABYTE = 1024 * 1024
-
-
-class Child:
-    """A forked process; what it writes to its pipe tells how far it has come."""
-
-    def __init__(self, body: Callable[[Callable[[bytes], None]], None]) -> None:
-        self._pipe, child_end = os.pipe()
-        self.pid = os.fork()
-        if not self.pid:
-            os.close(self._pipe)
-            try:
-                body(lambda told: _write(child_end, told))
-                os._exit(0)
-            except BaseException:  # noqa: BLE001
-                traceback.print_exc()
-            finally:
-                os._exit(1)
-        os.close(child_end)
-
-    def hear(self, size: int) -> bytes:
-        """Return the next bytes that it tells, fewer only if it has ended."""
-        heard = b""
-        while len(heard) < size and (more := os.read(self._pipe, size - len(heard))):
-            heard += more
-        return heard
-
-    def wait_until_it_waits(self) -> None:
-        """Wait until it does nothing by itself, as what waits for a lock."""
-        deadline = time.monotonic() + 60
-        while Path(f"/proc/{self.pid}/stat").read_text().rpartition(")")[2].split()[0] != "S":
-            assert time.monotonic() < deadline, "it goes on"
-
-    def kill(self) -> bytes:
-        """Kill it, if it lives, and return all that it told."""
-        os.kill(self.pid, signal.SIGKILL)
-        rest = b""
-        while more := os.read(self._pipe, 65536):
-            rest += more
-        self._reap()
-        return rest
-
-    def join(self) -> None:
-        """Wait for its end, which must be a good one."""
-        rest = self.hear(1 << 30)
-        assert self._reap() == 0, rest
-
-    def _reap(self) -> int:
-        os.close(self._pipe)
-        return os.waitstatus_to_exitcode(os.waitpid(self.pid, 0)[1])
-
-
-def _write(pipe: int, told: bytes) -> None:
-    os.write(pipe, told)
-
-
-def wait_for_ever() -> None:
-    signal.pause()
+FILES = ["data.mdb", "format", "lock.mdb", "writer.lock"]
 
 
 @pytest.fixture
@@ -95,14 +39,26 @@ def path(tmp_path: Path) -> str:
     return str(tmp_path / "store")
 
 
+@pytest.fixture
+def store(path: str) -> Iterator[LmdbStore]:
+    store = LmdbStore(path, sync=False)
+    yield store
+    store.close()
+
+
 @contextmanager
 def opened(path: str, query: str = "?sync=off") -> Iterator[Store]:
-    store = open_store(f"embedded://{path}{query}")
-    try:
+    with closing(open_store(f"embedded://{path}{query}")) as store:
         store.ensure_table(TABLE, {b"d": Family(versions=1)})
         yield store
-    finally:
-        store.close()
+
+
+def get(store: LmdbStore, key: bytes = b"k") -> bytes | None:
+    return store.read(lambda reader: reader.get(key))
+
+
+def put(store: LmdbStore, value: bytes, key: bytes = b"k") -> None:
+    store.write(lambda writer: writer.put(key, value))
 
 
 def cell(row: str, column: str) -> Key:
@@ -114,16 +70,16 @@ def values(store: Store, *keys: Key) -> list[bytes | None]:
     return [None if (one := found[key]) is None else one.value for key in keys]
 
 
-# --- killed -------------------------------------------------------------------------------------
-
-
-@pytest.mark.parametrize("query", ["?sync=off", ""])
-def test_a_writer_killed_at_any_moment_leaves_whole_calls(path: str, query: str) -> None:
+@pytest.mark.parametrize(
+    ("query", "times"),
+    [("", 5), *(pytest.param(query, 40, marks=pytest.mark.long) for query in ("", "?sync=off"))],
+)
+def test_a_writer_killed_at_any_time_leaves_whole_calls(path: str, query: str, times: int) -> None:
     """A Spark worker dies by SIGKILL: no half call, no lost one, and nobody has to wait for it."""
     keys = [cell(f"row {number}", "x") for number in range(40)]
     rng = random.Random(7)
 
-    def write(tell: Callable[[bytes], None]) -> None:
+    def write(tell: Tell) -> None:
         with opened(path, query) as store:
             count = int(values(store, keys[0])[0] or b"0")
             while True:
@@ -132,7 +88,7 @@ def test_a_writer_killed_at_any_moment_leaves_whole_calls(path: str, query: str)
                 tell(b"%10d" % count)
 
     told = 0
-    for _ in range(40):
+    for _ in range(times):
         child = Child(write)
         heard = child.hear(10 * rng.randrange(1, 20)) + child.kill()
         told = int(heard[-10 - len(heard) % 10 :][:10])
@@ -143,10 +99,8 @@ def test_a_writer_killed_at_any_moment_leaves_whole_calls(path: str, query: str)
             store.write([Edit(cell("parent", "x"), b"free", told)])
 
 
-def test_a_writer_killed_inside_its_transaction_frees_the_others(path: str) -> None:
-    """Its lock is taken over and its changes have never been."""
-
-    def write(tell: Callable[[bytes], None]) -> None:
+def test_a_writer_killed_in_its_transaction_frees_the_others(path: str, store: LmdbStore) -> None:
+    def write(tell: Tell) -> None:
         def body(writer: Writer) -> None:
             for number in range(1000):
                 writer.put(b"%d" % number, bytes(5000))
@@ -155,36 +109,10 @@ def test_a_writer_killed_inside_its_transaction_frees_the_others(path: str) -> N
 
         LmdbStore(path, sync=False).write(body)
 
-    store = LmdbStore(path, sync=False)
-    store.write(lambda writer: writer.put(b"k", b"1"))
-    for _ in range(20):
-        child = Child(write)
-        assert child.hear(1) == b"."
-        child.kill()
+    put(store, b"1")
+    for _ in range(3):
+        start(write).kill()
         assert store.write(lambda writer: list(writer.keys(b"", b"\xff"))) == [b"k"]
-    store.close()
-
-
-@contextmanager
-def other_readers(path: str, count: int) -> Iterator[list[subprocess.Popen[bytes]]]:
-    """Started, not forked, processes inside read transactions: a fork would close our files."""
-    script = """
-        import signal, sys
-        from txn.tables.kv.lmdb import LmdbStore
-        store = LmdbStore(sys.argv[1], sync=False)
-        store.read(lambda reader: (print("inside", flush=True), signal.pause()))
-    """
-    command = [sys.executable, "-c", textwrap.dedent(script), path]
-    processes = [subprocess.Popen(command, stdout=subprocess.PIPE) for _ in range(count)]
-    try:
-        for process in processes:
-            assert process.stdout is not None
-            assert process.stdout.readline() == b"inside\n"
-        yield processes
-    finally:
-        for process in processes:
-            process.kill()
-            process.communicate()
 
 
 def test_a_process_killed_while_it_opens_the_store_spoils_it_for_nobody(path: str) -> None:
@@ -193,7 +121,7 @@ def test_a_process_killed_while_it_opens_the_store_spoils_it_for_nobody(path: st
     with opened(path) as store:
         store.write([Edit(cell("r", "x"), b"old", 1)])
 
-    def be_killed_half_way(tell: Callable[[bytes], None]) -> None:
+    def be_killed_half_way(tell: Tell) -> None:
         def half(folder: str, **_: object) -> None:
             file = os.open(os.path.join(folder, "lock.mdb"), os.O_RDWR)
             fcntl.lockf(file, fcntl.LOCK_EX, 1)
@@ -204,15 +132,12 @@ def test_a_process_killed_while_it_opens_the_store_spoils_it_for_nobody(path: st
         lmdb.Environment = half  # the driver's, in this process
         LmdbStore(path, sync=False)
 
-    def wait_for_it(tell: Callable[[bytes], None]) -> None:
+    def wait_for_it(tell: Tell) -> None:
         tell(b".")
         with opened(path) as inner:
             inner.write([Edit(cell("r", "y"), b"new", 1)])
 
-    first = Child(be_killed_half_way)
-    assert first.hear(1) == b"."
-    second = Child(wait_for_it)
-    assert second.hear(1) == b"."
+    first, second = start(be_killed_half_way), start(wait_for_it)
     second.wait_until_it_waits()
     first.kill()
     second.join()
@@ -220,148 +145,69 @@ def test_a_process_killed_while_it_opens_the_store_spoils_it_for_nobody(path: st
         assert values(store, cell("r", "x"), cell("r", "y")) == [b"old", b"new"]
 
 
-def test_slots_of_killed_readers_are_taken_back(path: str) -> None:
-    """A killed reader keeps its slot: without a check, enough deaths would stop everyone."""
-    store = LmdbStore(path, sync=False, max_readers=6)
-    with other_readers(path, 6):
-        pass
-    assert store.read(lambda one: one.get(b"k")) is None
-    store.close()
-
-
-def test_each_open_takes_back_the_slots_of_the_dead(path: str) -> None:
-    """A living process that has a slot of its own would never need to look."""
-    store = LmdbStore(path, sync=False, max_readers=3)
-    for _ in range(6):
-        with other_readers(path, 1):
-            pass
-    store.close()
-
-
 def test_slots_of_living_readers_are_not_taken(path: str) -> None:
     """Too many live readers is an error that says so, and it passes with the first of them."""
     store = LmdbStore(path, sync=False, max_readers=3)
     with other_readers(path, 3) as readers:
         with pytest.raises(NotApplied, match=r"\?max_readers= path=.* max_readers=3"):
-            store.read(lambda one: one.get(b"k"))
+            get(store)
         readers[0].kill()
         readers[0].wait()
-        assert store.read(lambda one: one.get(b"k")) is None
+        assert get(store) is None
     store.close()
 
 
-def test_a_killed_reader_does_not_make_the_file_grow_for_ever(path: str) -> None:
+def test_a_killed_reader_does_not_make_the_file_grow_for_ever(path: str, store: LmdbStore) -> None:
     """Pages that it seemed to read are used again before the map is made larger."""
-    store = LmdbStore(path, sync=False)
-    store.write(lambda writer: writer.put(b"k", bytes(MEGABYTE)))
+    put(store, bytes(MEGABYTE))
     with other_readers(path, 1):
         for _ in range(5):
-            store.write(lambda writer: writer.put(b"k", os.urandom(MEGABYTE)))
+            put(store, os.urandom(MEGABYTE))
     for _ in range(60):
-        store.write(lambda writer: writer.put(b"k", os.urandom(MEGABYTE)))
+        put(store, os.urandom(MEGABYTE))
     assert os.path.getsize(os.path.join(path, "data.mdb")) <= 16 * MEGABYTE
-    store.close()
 
 
-# --- many at once -------------------------------------------------------------------------------
+def test_a_map_grown_by_another_process_is_followed(path: str, store: LmdbStore) -> None:
+    put(store, b"0")
 
-
-def test_counters_of_many_processes_lose_nothing(path: str) -> None:
-    """Compare-and-set is all that keeps two transactions apart."""
-
-    def count(tell: Callable[[bytes], None]) -> None:
-        with opened(path) as store:
-            for turn in range(300):
-                key = cell("counter", "x") if turn % 2 else cell("k" * 1000, "x")
-                while True:
-                    old = values(store, key)[0] or b""
-                    new = b"%d" % (int(old or b"0") + 1)
-                    if store.check_and_put([Check(key, old, ((key, new),))], durable=False)[0]:
-                        break
-            tell(b".")
-
-    children = [Child(count) for _ in range(4)]
-    for child in children:
-        child.join()
-    with opened(path) as store:
-        assert values(store, cell("counter", "x"), cell("k" * 1000, "x")) == [b"600", b"600"]
-
-
-def test_a_map_grown_by_another_process_is_followed(path: str) -> None:
-    """Readers and writers of an old, smaller map go on with the new one."""
-    store = LmdbStore(path, sync=False)
-    store.write(lambda writer: writer.put(b"k", b"0"))
-
-    def fill(tell: Callable[[bytes], None]) -> None:
+    def read(tell: Tell) -> None:
         inner = LmdbStore(path, sync=False)
-        inner.write(lambda writer: writer.put(b"k", bytes(50 * MEGABYTE)))
-
-    def read(tell: Callable[[bytes], None]) -> None:
-        inner = LmdbStore(path, sync=False)
-        while inner.read(lambda one: len(one.get(b"k") or b"")) == 1:
+        while len(get(inner) or b"") == 1:
             tell(b".")
 
     beside = Child(read)
     assert beside.hear(3) == b"..."
-    Child(fill).join()
+    Child(lambda tell: put(LmdbStore(path, sync=False), bytes(50 * MEGABYTE))).join()
     beside.join()
-    assert store.read(lambda one: len(one.get(b"k") or b"")) == 50 * MEGABYTE
-    store.write(lambda writer: writer.put(b"other", b"1"))
-    store.close()
+    assert len(get(store) or b"") == 50 * MEGABYTE
+    put(store, b"1", b"other")
 
 
 def test_a_store_that_grows_while_it_is_opened_can_be_opened(path: str) -> None:
     """A store beyond the first map's size is mapped as large as it is, and has outgrown that at
     once where another process goes on writing."""
-    store = LmdbStore(path, sync=False)
-    store.write(lambda writer: writer.put(b"k", bytes(20 * MEGABYTE)))
-    store.close()
+    with closing(LmdbStore(path, sync=False)) as store:
+        put(store, bytes(20 * MEGABYTE))
 
-    def grow(tell: Callable[[bytes], None]) -> None:
+    def grow(tell: Tell) -> None:
         inner = LmdbStore(path, sync=False)
         for number in range(1_000_000):
-            inner.write(lambda writer, key=b"%d" % number: writer.put(key, bytes(3_000)))
+            put(inner, bytes(3_000), b"%d" % number)
             if number == 10:
                 tell(b".")
 
-    growing = Child(grow)
+    growing = start(grow)
     try:
-        assert growing.hear(1) == b"."
-        for _ in range(100):
-            store = LmdbStore(path, sync=False)
-            assert store.read(lambda one: len(one.get(b"k") or b"")) == 20 * MEGABYTE
-            store.close()
+        for _ in range(30):
+            with closing(LmdbStore(path, sync=False)) as store:
+                assert len(get(store) or b"") == 20 * MEGABYTE
     finally:
         growing.kill()
 
 
-# --- forked -------------------------------------------------------------------------------------
-
-
-def test_parent_and_child_go_on_with_the_same_store(path: str) -> None:
-    """Idle environments are closed before a fork and opened again by whoever uses them."""
-    with opened(path) as store:
-        store.write([Edit(cell("r", "x"), b"parent", 1)])
-
-        def body(tell: Callable[[bytes], None]) -> None:
-            assert values(store, cell("r", "x")) == [b"parent"]
-            store.write([Edit(cell("r", "y"), b"child", 1)])
-            store.close()
-
-        for _ in range(20):
-            child = Child(body)
-            store.write([Edit(cell("r", "z"), b"parent", 1)])
-            child.join()
-        assert values(store, *(cell("r", column) for column in "xyz")) == [
-            b"parent",
-            b"child",
-            b"parent",
-        ]
-
-
-def test_closing_after_a_fork_does_not_open_the_files_again(path: str) -> None:
+def test_closing_after_a_fork_does_not_open_the_files_again(path: str, store: LmdbStore) -> None:
     """They were closed before the fork, and may be gone: a folder for a while ends with them."""
-    store = LmdbStore(path, sync=False)
     Child(lambda tell: store.close()).join()
     shutil.rmtree(path)
     store.close()
@@ -369,7 +215,6 @@ def test_closing_after_a_fork_does_not_open_the_files_again(path: str) -> None:
 
 
 def test_a_fork_beside_busy_threads_is_as_good(path: str) -> None:
-    """Local transactions are short, so a fork waits for them: Spark and pools fork at any time."""
     with opened(path) as store, ThreadPoolExecutor(4) as pool:
         stop = threading.Event()
 
@@ -383,9 +228,9 @@ def test_a_fork_beside_busy_threads_is_as_good(path: str) -> None:
 
         counts = [pool.submit(work, f"thread {number}") for number in range(4)]
         try:
-            for number in range(30):
+            for number in range(10):
 
-                def write(tell: Callable[[bytes], None], number: int = number) -> None:
+                def write(tell: Tell, number: int = number) -> None:
                     signal.alarm(60)
                     store.write([Edit(cell(f"child {number}", "x"), b"1", 1)])
 
@@ -394,35 +239,24 @@ def test_a_fork_beside_busy_threads_is_as_good(path: str) -> None:
             stop.set()
         expected = [b"%d" % count.result(60) for count in counts]
         assert values(store, *(cell(f"thread {number}", "x") for number in range(4))) == expected
-        assert values(store, *(cell(f"child {number}", "x") for number in range(30))) == [b"1"] * 30
+        assert values(store, *(cell(f"child {number}", "x") for number in range(10))) == [b"1"] * 10
 
 
-def test_a_fork_beside_a_thread_that_waits_to_be_alone_is_as_good(path: str) -> None:
-    """That thread is not in the child, where nobody may wait for it to have been alone."""
-    store = LmdbStore(path, sync=False)
-    for number in range(20):
+def test_a_fork_beside_a_thread_that_waits_to_be_alone_is_as_good(store: LmdbStore) -> None:
+    for number in range(5):
         leave, was_alone = threading.Event(), threading.Event()
 
-        def stay(_: Reader, leave: threading.Event = leave) -> None:
-            assert leave.wait(60)
+        def body(tell: Tell, key: bytes = b"%d" % number) -> None:
+            signal.alarm(60)
+            put(store, b"1", key)
 
-        def grow(was_alone: threading.Event = was_alone) -> None:
-            store._shared._run_alone(was_alone.set)
-
-        def body(tell: Callable[[bytes], None], key: bytes = b"%d" % number) -> None:
-            signal.alarm(10)
-            store.write(lambda writer: writer.put(key, b"1"))
-
-        threads = [threading.Thread(target=store.read, args=(stay,)), threading.Thread(target=grow)]
-        for thread in threads:
-            thread.start()
-        threading.Timer(0.05, leave.set).start()
-        Child(body).join()
-        assert was_alone.wait(60)
-        for thread in threads:
-            thread.join()
-        assert store.read(lambda one, key=b"%d" % number: one.get(key)) == b"1"
-    store.close()
+        with ThreadPoolExecutor(2) as pool:
+            pool.submit(store.read, lambda _, leave=leave: leave.wait(60))
+            pool.submit(store._shared._run_alone, was_alone.set)
+            threading.Timer(0.05, leave.set).start()
+            Child(body).join()
+            assert was_alone.wait(60)
+        assert get(store, b"%d" % number) == b"1"
 
 
 def test_a_child_hands_over_commits_although_a_thread_of_its_parent_did(path: str) -> None:
@@ -431,7 +265,7 @@ def test_a_child_hands_over_commits_although_a_thread_of_its_parent_did(path: st
     with connect(f"embedded://{path}?sync=off") as engine:
         engine.ensure_table("t", ["d"])
 
-        def body(tell: Callable[[bytes], None]) -> None:
+        def body(tell: Tell) -> None:
             signal.alarm(60)
             engine.commit([Mutation(key, "1")], ack="decided")
             engine.flush()
@@ -445,34 +279,32 @@ def test_a_child_hands_over_commits_although_a_thread_of_its_parent_did(path: st
 
 @pytest.mark.parametrize("kind", ["read", "write"])
 def test_a_child_cannot_use_what_was_busy(
-    path: str, kind: str, monkeypatch: pytest.MonkeyPatch
+    path: str, store: LmdbStore, kind: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Touching it would corrupt the parent's; the error says what to do instead."""
     monkeypatch.setattr("txn.tables.kv.lmdb.FORK_PATIENCE_S", 0.05)
-    store = LmdbStore(path, sync=False)
     inside, leave = threading.Event(), threading.Event()
 
     def stay(_: Writer) -> None:
         inside.set()
         assert leave.wait(60)
 
-    def body(tell: Callable[[bytes], None]) -> None:
+    def body(tell: Tell) -> None:
         for handle in (LmdbStore(path, sync=False), store):
             # Not an error that passes: nothing tries again what raises it.
             with pytest.raises(StoreClosedError, match="busy when this process was forked"):
-                handle.read(lambda one: one.get(b"k"))
+                get(handle)
             handle.close()
 
-    thread = threading.Thread(target=getattr(store, kind), args=(stay,))
-    thread.start()
-    assert inside.wait(60)
-    Child(body).join()
-    leave.set()
-    thread.join()
-    store.write(lambda writer: writer.put(b"k", b"1"))
-    Child(lambda tell: store.write(lambda writer: writer.put(b"k", b"2"))).join()
-    assert store.read(lambda one: one.get(b"k")) == b"2"
-    store.close()
+    with ThreadPoolExecutor(1) as pool:
+        busy = pool.submit(getattr(store, kind), stay)
+        assert inside.wait(60)
+        Child(body).join()
+        leave.set()
+        busy.result(60)
+    put(store, b"1")
+    Child(lambda tell: put(store, b"2")).join()
+    assert get(store) == b"2"
 
 
 @pytest.mark.parametrize("way", ["raise SystemExit(0)", "return"])
@@ -555,21 +387,6 @@ def test_a_child_ends_although_another_thread_of_its_parent_was_writing(path: st
     assert run(script, path) == "0\n"
 
 
-def run(script: str, *arguments: str) -> str:
-    done = subprocess.run(
-        [sys.executable, "-c", textwrap.dedent(script), *arguments],
-        capture_output=True,
-        text=True,
-        timeout=240,
-        check=False,
-    )
-    assert done.returncode == 0, done.stderr
-    return done.stdout
-
-
-# --- short of something -------------------------------------------------------------------------
-
-
 def test_an_address_space_limit_is_a_clear_error_and_leaves_the_store_whole(path: str) -> None:
     """Spark limits its Python workers this way (spark.executor.pyspark.memory)."""
     script = """
@@ -596,33 +413,239 @@ def test_an_address_space_limit_is_a_clear_error_and_leaves_the_store_whole(path
         print("whole")
     """
     assert run(script, path) == "whole\n"
-    store = LmdbStore(path, sync=False)
-    assert store.read(lambda one: one.get(b"small")) == b"1"
-    store.close()
+    with closing(LmdbStore(path, sync=False)) as store:
+        assert get(store, b"small") == b"1"
 
 
-def test_a_full_disk_is_reported_and_leaves_the_store_whole(path: str) -> None:
-    """A commit that fails half way through its writing must never be seen, nor stop the next."""
-    script = """
-        import resource, sys
-        from txn.errors import MaybeApplied
-        from txn.tables.kv.lmdb import LmdbStore
-        store = LmdbStore(sys.argv[1])
-        store.write(lambda writer: writer.put(b"k", b"old"))
-        limit = 8 * 1024 * 1024
-        resource.setrlimit(resource.RLIMIT_FSIZE, (limit, limit))
+def open_and_close(path: str) -> None:
+    LmdbStore(path, sync=False).close()
 
-        def fill(writer):
-            for number in range(12):
-                writer.put(b"%d" % number, bytes(1024 * 1024))
-            writer.put(b"k", b"new")
+
+def test_a_store_whose_maker_was_killed_at_any_line_can_be_opened(tmp_path: Path) -> None:
+    """Nothing was in it; nobody has to find out which files to delete."""
+    folder = os.path.dirname(kv.__file__)
+
+    def make(path: str, line: int) -> bool:
+        """Return whether the maker came to its end."""
+        pid = os.fork()
+        if pid:
+            return os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1]) == 0
+        left = line
+
+        def trace(frame: FrameType, event: str, _: object) -> object:
+            nonlocal left
+            if not frame.f_code.co_filename.startswith(folder):
+                return None
+            left -= event == "line"
+            if left < 0:
+                os._exit(1)
+            return trace
 
         try:
-            store.write(fill)
-        except MaybeApplied as error:
-            assert "commit failed" in str(error), error
-            assert store.read(lambda reader: list(reader.keys(b"", b"z"))) == [b"k"]
-            store.write(lambda writer: writer.put(b"l", b"small"))
-            print(store.read(lambda reader: [reader.get(b"k"), reader.get(b"l")]))
+            sys.settrace(trace)  # type: ignore[arg-type]
+            LmdbStore(path, sync=False)
+            os._exit(0)
+        finally:
+            os._exit(1)
+
+    line, is_made = 0, False
+    while not is_made:
+        path = str(tmp_path / f"{line}")
+        is_made = make(path, line)
+        store = LmdbStore(path, sync=False)
+        put(store, b"v")
+        assert get(store) == b"v"
+        store.close()
+        names = os.listdir(path)
+        assert sorted(name for name in names if not name.startswith(".format-")) == FILES
+        line += 9
+    assert line > 100
+
+
+def test_a_disk_that_is_full_is_an_error_to_who_makes_a_store(path: str) -> None:
+    """Each file needs its space before LMDB maps it: a page without space kills the process."""
+    script = """
+        import os, resource, sys
+        from txn.errors import NotApplied
+        from txn.tables.kv.lmdb import LmdbStore
+        for limit in (10, 5000, 20000):
+            resource.setrlimit(resource.RLIMIT_FSIZE, (limit, resource.RLIM_INFINITY))
+            try:
+                LmdbStore(sys.argv[1])
+            except NotApplied as error:
+                print(str(error).partition(" path=")[0], str(error).rpartition("reason=")[2])
+        resource.setrlimit(resource.RLIMIT_FSIZE, (-1, resource.RLIM_INFINITY))
+        store = LmdbStore(sys.argv[1])
+        store.write(lambda writer: writer.put(b"k", b"v"))
+        print(store.read(lambda reader: reader.get(b"k")))
     """
-    assert run(script, path) == "[b'old', b'small']\n"
+    told = run(script, path).splitlines()
+    assert told[-1] == "b'v'"
+    assert len(told) == 4
+    assert all("cannot open the store" in line and "File too large" in line for line in told[:3])
+
+
+def test_a_file_cut_short_is_an_error_to_all_and_kills_none(path: str, store: LmdbStore) -> None:
+    """It may be longer than this process has seen it, and yet be shorter than it was."""
+    put(store, b"v")
+    grow = """
+        import sys
+        from txn.tables.kv.lmdb import LmdbStore
+        store = LmdbStore(sys.argv[1], sync=False)
+        for number in range(300):
+            store.write(lambda writer: writer.put(b"%d" % number, bytes(3000)))
+    """
+    run(grow, path)  # not forked, since files are closed before a fork
+    data = Path(path) / "data.mdb"
+    os.truncate(data, data.stat().st_size // 2)
+    for call in (get, lambda store: put(store, b"w")):
+        with pytest.raises(StoreClosedError, match="cut short while this process used it"):
+            call(store)
+    store.close()
+    with pytest.raises(NotApplied, match=f"cut short: restore it from a backup file='{data}'"):
+        LmdbStore(path, sync=False)
+
+
+@contextmanager
+def holding_a_slot(path: str, count: int) -> Iterator[list[int]]:
+    """Processes that have each read once, and keep the slot for their next reads."""
+
+    def hold(tell: Tell) -> None:
+        store = LmdbStore(path, sync=False, max_readers=count)
+        get(store)
+        tell(b".")
+        wait_for_ever()
+
+    children = [start(hold) for _ in range(count)]
+    try:
+        yield [child.pid for child in children]
+    finally:
+        for child in children:
+            with suppress(ProcessLookupError):
+                child.kill()
+
+
+def end(pid: int) -> None:
+    os.kill(pid, signal.SIGKILL)
+    os.waitid(os.P_PID, pid, os.WEXITED | os.WNOWAIT)
+
+
+def test_slots_of_the_dead_keep_no_process_out_while_another_one_lives(path: str) -> None:
+    """Opening takes a slot, and LMDB frees the slots of the dead only where it is open."""
+    with holding_a_slot(path, 6) as pids:
+        for pid in pids[1:]:
+            end(pid)
+        for _ in range(3):
+            with closing(LmdbStore(path, sync=False)) as store:
+                put(store, b"v")
+                assert get(store) == b"v"
+
+
+def test_slots_of_stopped_processes_are_not_taken(path: str) -> None:
+    with holding_a_slot(path, 3) as pids:
+        for pid in pids:
+            os.kill(pid, signal.SIGSTOP)
+            os.waitid(os.P_PID, pid, os.WSTOPPED)
+        for _ in range(2):
+            with pytest.raises(NotApplied, match=r"reader slots.*\?max_readers=.*max_readers=3$"):
+                LmdbStore(path, sync=False)
+        end(pids[0])
+        open_and_close(path)
+
+
+def test_a_reader_s_pages_are_spared_when_slots_of_the_dead_are_freed(path: str) -> None:
+    """Freed by mistake, its slot would let writers use the pages that it reads."""
+    with closing(LmdbStore(path, sync=False, max_readers=4)) as store:
+        put(store, b"1" * MEGABYTE)
+    with other_readers(path, 4) as readers:
+        for reader in readers[1:]:
+            reader.kill()
+            reader.wait()
+        with closing(LmdbStore(path, sync=False)) as store:
+            files = store._shared._files
+            assert files is not None
+            slots = {line.split()[0] for line in files.environment.readers().splitlines()[1:]}
+            assert slots - {str(os.getpid())} == {str(readers[0].pid)}
+
+
+def test_a_process_of_the_same_number_in_another_container_is_a_clear_error(path: str) -> None:
+    """LMDB tells processes by their numbers, and each container may have a process 1."""
+    open_and_close(path)
+
+    def hold(tell: Tell) -> None:
+        file = os.open(os.path.join(path, "lock.mdb"), os.O_RDWR)
+        fcntl.lockf(file, fcntl.LOCK_EX, 1, os.getppid())
+        tell(b".")
+        wait_for_ever()
+
+    other = start(hold)
+    with pytest.raises(NotApplied, match=f"process of the same number.* process={os.getpid()}$"):
+        LmdbStore(path, sync=False)
+    other.kill()
+    open_and_close(path)
+
+
+UNPRIVILEGED = """
+    import os, sys
+    from txn import *
+    parent = os.path.dirname(sys.argv[1])
+    while parent != "/tmp" and len(parent) > 1:
+        os.chmod(parent, 0o755)
+        parent = os.path.dirname(parent)
+    os.chmod(sys.argv[1], 0o555)
+    if os.getuid() == 0:
+        os.setuid(65534)
+    os.umask(0o777)  # what it made nevertheless would be seen
+"""
+
+
+def test_a_store_that_may_not_be_written_can_be_looked_at(path: str) -> None:
+    key = Key("r", "d", "x", "t")
+    with connect(f"embedded://{path}") as engine:
+        engine.ensure_table("t", ["d"])
+        engine.commit([Mutation(key, "1")])
+    script = f"""
+    import sys
+    from typer.testing import CliRunner
+    from recovery.commands import app
+
+    store = "embedded://" + sys.argv[1]
+
+    def look():
+        for words in ("ls", "show transaction", "get t/r/d:x", "fsck --scan t", "doctor t"):
+            result = CliRunner().invoke(app, [*words.split(), "--store", store])
+            yield words.split()[0] + f" {{result.exit_code}}\\n" + result.output
+
+    list(look())  # imports what may be out of reach later
+    {UNPRIVILEGED}
+    key = Key("r", "d", "x", "t")
+    with connect(store) as engine:
+        print(engine.read([key])[key].value)
+        try:
+            engine.commit([Mutation(key, "2")])
+        except InvalidRequestError as error:
+            print(error)
+    print(*look())
+    """
+    told = run(script, path)
+    assert told.startswith("b'1'\nthe store can only be read here: nothing was written path=")
+    for command in ("ls", "show", "get", "fsck", "doctor"):
+        assert f"{command} 0\n" in told
+    assert "caution  store: can only be read here" in told
+    assert sorted(os.listdir(path)) == FILES
+
+
+def test_a_reader_without_the_right_to_write_follows_a_growing_store(path: str) -> None:
+    open_and_close(path)
+
+    def read(tell: Tell) -> None:
+        reader = LmdbStore(path, sync=False, read_only=True)
+        while (size := len(get(reader) or b"")) < 40 * MEGABYTE:
+            tell(b"." if size < 10 else b"!")
+
+    beside = Child(read)
+    assert beside.hear(3) == b"..."
+    with closing(LmdbStore(path, sync=False)) as store:
+        for size in range(1, 41):
+            put(store, bytes(size * MEGABYTE))
+        beside.join()

@@ -1,13 +1,11 @@
 """The native store on a real HBase: regions that split and merge while batches are under way (they
-move in test_cluster_distributed.py, which has servers enough), tables that other programs make as
-they like, the masters as the registry, and tasks of asyncio."""
+move in test_cluster_distributed.py, which has servers enough), and the masters as the registry."""
 
 from __future__ import annotations
 
-import asyncio
 import time
 import uuid
-from contextlib import closing, suppress
+from contextlib import closing
 from random import Random
 
 import pytest
@@ -15,10 +13,8 @@ import pytest
 from tests.integration.batches import transferring
 from tests.integration.hbase import HBase
 from tests.integration.shuffling import Shuffler
-from txn import AsyncTransaction, Key, Mutation, connect, connect_async
+from txn import Key, Mutation, connect
 from txn.clock import SystemClock
-from txn.errors import StoreError
-from txn.model import Columns, Edit, Family, Row
 from txn.protocol.statuses import ProtocolName
 from txn.stores import open_store
 from txn.stores.hbase.native.store import NativeStore
@@ -26,14 +22,11 @@ from txn.stores.hbase.native.store import NativeStore
 ROWS = 60_000
 HURRIES_MS = 60, 120, 240, 480, 960, 1920  # as short as this machine can do it just now
 PATIENCE_MS = 60_000
-TASKS = 20
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("protocol", ["six-phase", "fenced"])
-def test_regions_split_and_merge_while_batches_are_under_way(
-    hbase: HBase, protocol: ProtocolName
-) -> None:
+@pytest.mark.parametrize("protocol", [pytest.param("six-phase", marks=pytest.mark.long), "fenced"])
+def test_regions_split_and_merge_beneath_batches(hbase: HBase, protocol: ProtocolName) -> None:
     """Of the data and of the transactions. Whoever meets a region that is gone looks it up again,
     asks for what was not done, and for nothing that was."""
     name = f"shuffled-{uuid.uuid4().hex[:8]}"
@@ -57,7 +50,6 @@ def test_regions_split_and_merge_while_batches_are_under_way(
 
 
 def test_the_masters_tell_where_everything_is(hbase: HBase) -> None:
-    """Where ZooKeeper is not to be reached, or is to be left alone."""
     table = f"asked-{uuid.uuid4().hex[:8]}"
     with closing(open_store(hbase.native)) as by_zookeeper:
         assert isinstance(by_zookeeper, NativeStore)
@@ -68,70 +60,3 @@ def test_the_masters_tell_where_everything_is(hbase: HBase) -> None:
         engine.commit([Mutation(Key("row", "d", "x"), "1")])
     with connect(hbase.native, table=table) as engine:
         assert [row.row for row in engine.scan()] == [b"row"]
-
-
-def test_tasks_get_what_threads_get(hbase: HBase) -> None:
-    """Commits, reads, blocks and runs at the same time, of which every count must be right."""
-    table = f"tasks-{uuid.uuid4().hex[:8]}"
-    hot, block = Key("hot", "d", "x"), Key("block", "d", "x")
-    rows = [Key(f"row{number:02}", "d", "x") for number in range(TASKS)]
-
-    async def count(t: AsyncTransaction) -> int:
-        return await t.increment(hot)
-
-    async def main() -> None:
-        async with (
-            asyncio.timeout(PATIENCE_MS / 1000),
-            connect_async(hbase.native, table=table) as db,
-        ):
-            await db.ensure_table(table, ["d"])
-
-            async def transact() -> None:
-                async with db.transaction() as t:
-                    for row in rows[:2]:
-                        await t.get(row)
-                    await t.increment(block)
-
-            counts, *_ = await asyncio.gather(
-                asyncio.gather(*(db.run(count) for _ in range(TASKS))),
-                asyncio.gather(*(db.commit([Mutation(row, "1")]) for row in rows[2:])),
-                asyncio.gather(*(db.read([hot, row]) for row in rows)),
-                transact(),
-            )
-            assert sorted(counts) == list(range(1, TASKS + 1))
-            found = await db.read([hot, block, *rows])
-            numbers = [int.from_bytes(cell.value) for cell in map(found.get, (hot, block)) if cell]
-            assert numbers == [TASKS, 1]
-            assert [row for row in rows if found[row] is not None] == rows[2:]
-
-    asyncio.run(main())
-
-
-def test_a_scan_of_a_rare_column_goes_on_when_a_server_takes_long(hbase: HBase) -> None:
-    """It has half of the time of a page; then it says how far it has come."""
-    table = f"rare-{uuid.uuid4().hex[:8]}".encode()
-    patient = open_store(hbase.native)
-    patient.ensure_table(table, {b"d": Family()})
-    for start in range(0, ROWS, 10_000):
-        rows = [b"%06d" % number for number in range(start, start + 10_000)]
-        edits = [Edit(Key(row, "d", "usual", table), b"x" * 100, 1) for row in rows]
-        edits += [Edit(Key(row, "d", f"rare{n}", table), b"1", 1) for row in rows[:1] for n in "ab"]
-        patient.write(edits)
-    patient.close()
-    rare = [(b"d", b"rarea"), (b"d", b"rareb")]
-    found = [(row.row, len(row.cells)) for row in scan_hurriedly(hbase, table, rare)]
-    assert found == [(b"%06d" % number, 2) for number in range(0, ROWS, 10_000)]
-    assert len(scan_hurriedly(hbase, table, None)) == ROWS
-
-
-def scan_hurriedly(hbase: HBase, table: bytes, columns: Columns) -> list[Row]:
-    """Return the rows, read with the first of the times that is enough."""
-    *short_ms, longest_ms = HURRIES_MS
-    for hurry_ms in short_ms:
-        with (
-            suppress(StoreError),
-            closing(open_store(f"{hbase.native}?timeout_ms={hurry_ms}")) as store,
-        ):
-            return list(store.scan(table, columns=columns))
-    with closing(open_store(f"{hbase.native}?timeout_ms={longest_ms}")) as store:
-        return list(store.scan(table, columns=columns))

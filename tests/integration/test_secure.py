@@ -2,15 +2,12 @@
 
 from __future__ import annotations
 
-import socket
-import ssl
-import threading
 from collections.abc import Iterator
-from contextlib import contextmanager
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import closing
 
 import pytest
 
-from tests.integration.rpc_by_hand import MASTER, REGION_SERVER, ask
 from tests.integration.secure import CERTIFICATE, KEY, hbase_with_tls
 from txn import Key, Mutation, connect
 from txn.cluster.cluster import Cluster
@@ -20,11 +17,8 @@ from txn.stores import open_store
 
 pytestmark = pytest.mark.slow
 
-WITHIN_S = 30
-SERVERS = {"master": MASTER, "region1": REGION_SERVER}
 
-
-@pytest.fixture(scope="module", params=[False, True], ids=["server's", "both sides'"])
+@pytest.fixture(scope="module", params=[pytest.param(False, marks=pytest.mark.long), True])
 def certified(
     request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory
 ) -> Iterator[tuple[Cluster, bool]]:
@@ -32,59 +26,6 @@ def certified(
     folder = tmp_path_factory.mktemp("tls")
     with hbase_with_tls(folder, ask_clients=request.param) as cluster:
         yield cluster, request.param
-
-
-@contextmanager
-def connected(cluster: Cluster, server: str) -> Iterator[socket.socket]:
-    port = cluster.settings.ports[server]
-    with socket.create_connection(("127.0.0.1", port), WITHIN_S) as connection:
-        yield connection
-
-
-def trusting(*, shown: bool) -> ssl.SSLContext:
-    """What trusts the servers; shown: with a certificate of its own."""
-    context = ssl.create_default_context(cafile=CERTIFICATE)
-    if shown:
-        context.load_cert_chain(CERTIFICATE, KEY)
-    return context
-
-
-@pytest.mark.parametrize("server", SERVERS)
-def test_servers_answer_through_tls_and_not_in_plain_text(
-    certified: tuple[Cluster, bool], server: str
-) -> None:
-    """HBase has a setting with which it takes both, and a password would go over the wire."""
-    (cluster, both), (service, method, said) = certified, SERVERS[server]
-    with (
-        connected(cluster, server) as connection,
-        trusting(shown=both).wrap_socket(connection, server_hostname="localhost") as inside,
-    ):
-        assert said in ask(inside, service, method)
-    with connected(cluster, server) as connection, pytest.raises(ConnectionError):
-        ask(connection, service, method)
-
-
-@pytest.mark.parametrize("server", SERVERS)
-def test_certificate_of_the_client_is_asked_for_where_that_is_set(
-    certified: tuple[Cluster, bool], server: str
-) -> None:
-    """It is what HBase does unless it is told otherwise."""
-    cluster, both = certified
-    service, method, _ = SERVERS[server]
-
-    def ask_as_nobody() -> bytes:
-        context = trusting(shown=False)
-        with (
-            connected(cluster, server) as connection,
-            context.wrap_socket(connection, server_hostname="localhost") as inside,
-        ):
-            return ask(inside, service, method)
-
-    if both:
-        with pytest.raises((ssl.SSLError, ConnectionError)):
-            ask_as_nobody()
-    else:
-        assert ask_as_nobody()
 
 
 def test_the_native_store_commits_through_tls(certified: tuple[Cluster, bool]) -> None:
@@ -97,26 +38,23 @@ def test_the_native_store_commits_through_tls(certified: tuple[Cluster, bool]) -
         keys = [Key(f"{number}", "d", "x") for number in range(8)]
 
         def write(key: Key) -> None:
-            for number in range(20):
+            for number in range(10, 20):
                 engine.commit([Mutation(key, f"{number}" + "x" * 100_000)])
 
-        threads = [threading.Thread(target=write, args=(key,)) for key in keys]
-        for thread in threads:
-            thread.start()
-        for thread in threads:
-            thread.join()
+        with ThreadPoolExecutor(8) as pool:
+            list(pool.map(write, keys))
         assert [cell and cell.value[:2] for cell in engine.read(keys).values()] == [b"19"] * 8
 
 
 def test_a_native_store_that_is_not_let_in_says_why(certified: tuple[Cluster, bool]) -> None:
-    """It speaks no TLS, trusts nobody here, or shows nothing where that is asked for."""
     cluster, both = certified
     bad = {"": "closed|reset|no answer", "?tls=on": "certificate verify failed"}
     if both:
         bad[f"?ca={CERTIFICATE}"] = "certificate|closed|reset"
     for options, message in bad.items():
         limit = f"{options}&" if options else "?"
-        store = open_store(f"{cluster.uris[NATIVE]}{limit}timeout_ms=3000")
-        with pytest.raises(NotApplied, match=message):
+        with (
+            closing(open_store(f"{cluster.uris[NATIVE]}{limit}timeout_ms=3000")) as store,
+            pytest.raises(NotApplied, match=message),
+        ):
             store.read([Key("a", "d", "x", "secret")])
-        store.close()

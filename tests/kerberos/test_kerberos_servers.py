@@ -1,97 +1,129 @@
-"""Servers that ask for Kerberos really do, and the native store gets through to them."""
+"""An HBase that asks for tickets of a Kerberos for tests, Hadoop's MiniKdc in a Java process: the
+native store gets through to it.
+
+The realm, its principals and their keys are made anew each time. Nothing of the machine's own
+Kerberos is read or changed: servers and clients are told the file with the realm's address.
+"""
 
 from __future__ import annotations
 
-import socket
-import struct
+import subprocess
 from collections.abc import Iterator
 from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
 
 import pytest
 
-from tests.integration.rpc_by_hand import (
-    KERBEROS,
-    MASTER,
-    REGION_SERVER,
-    ask,
-    greet,
-    receive,
-)
-from tests.kerberos.kdc import REALM, SERVER, Kdc, hbase_with_kerberos, running_kdc
+from tests.integration.secure import hbase_with
 from txn import Key, Mutation, connect
+from txn.clock import poll
 from txn.cluster.cluster import Cluster
+from txn.cluster.jars import fetch, parse_lock
 from txn.cluster.settings import NATIVE
-from txn.errors import NotApplied
+from txn.errors import NotApplied, TxnError
+from txn.host.java import find_java_home
 from txn.model import Cell
 from txn.stores import open_store
 
 pytestmark = pytest.mark.slow
 
-WITHIN_S = 30
-SERVERS = {"master": MASTER, "region1": REGION_SERVER}
-every_server = pytest.mark.parametrize("server", SERVERS)
+REALM = "EXAMPLE.COM"
+SERVER = "hbase/localhost"
+CLIENT = "client"
+MAIN = "org.apache.hadoop.minikdc.MiniKdc"
+STARTED = "Do <CTRL-C> or kill <PID> to stop it"
+STARTS_WITHIN_MS = 60_000
+SETTINGS = {
+    "org.name": "EXAMPLE",
+    "org.domain": "COM",
+    "kdc.bind.address": "localhost",
+    "kdc.port": "0",
+    "transport": "TCP",
+    "instance": "tests",
+    "max.ticket.lifetime": "86400000",
+    "max.renewable.lifetime": "604800000",
+    "debug": "false",
+}
+LOCK = Path(__file__).with_name("minikdc.lock")
 
 
-@pytest.fixture(scope="module")
-def kdc(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Kdc]:
-    with running_kdc(tmp_path_factory.mktemp("kdc")) as found:
-        yield found
+@dataclass(frozen=True, slots=True)
+class Kdc:
+    """A realm. configuration: its krb5.conf. keytab: the keys of SERVER and of CLIENT."""
 
+    configuration: Path
+    keytab: Path
 
-@pytest.fixture(scope="module")
-def cluster(kdc: Kdc, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Cluster]:
-    with hbase_with_kerberos(tmp_path_factory.mktemp("hbase"), kdc) as found:
-        yield found
+    @property
+    def environ(self) -> dict[str, str]:
+        """The variables with which a client that uses MIT's Kerberos gets tickets by itself."""
+        return {
+            "KRB5_CONFIG": str(self.configuration),
+            "KRB5_CLIENT_KTNAME": f"FILE:{self.keytab}",
+            "KRB5CCNAME": "MEMORY:",
+        }
 
 
 @contextmanager
-def connected(cluster: Cluster, server: str) -> Iterator[socket.socket]:
-    port = cluster.settings.ports[server]
-    with socket.create_connection(("127.0.0.1", port), WITHIN_S) as connection:
-        yield connection
+def running_kdc(folder: Path) -> Iterator[Kdc]:
+    """Give a realm with the principals SERVER and CLIENT, and end it. Raises TxnError."""
+    folder.mkdir(parents=True, exist_ok=True)
+    settings, said = folder / "minikdc.properties", folder / "minikdc.out"
+    settings.write_text("".join(f"{name}={value}\n" for name, value in SETTINGS.items()))
+    found = Kdc(folder / "krb5.conf", folder / "keytab")
+    line: list[str | Path] = [find_java_home() / "bin" / "java", "-Xmx128m", "-cp"]
+    line += [":".join(map(str, fetch(jars=parse_lock(LOCK.read_text())))), MAIN]
+    line += [folder, settings, found.keytab, SERVER, CLIENT]
+    with said.open("wb") as output:
+        process = subprocess.Popen(line, stdout=output, stderr=output)
+    try:
+        _wait(process, said)
+        yield found
+    finally:
+        process.kill()
+        process.wait()
 
 
-def send(connection: socket.socket, token: bytes) -> None:
-    connection.sendall(struct.pack(">I", len(token)) + token)
+def _wait(process: subprocess.Popen[bytes], said: Path) -> None:
+    def is_over() -> bool:
+        return STARTED in said.read_text(errors="replace") or process.poll() is not None
+
+    if not poll(is_over, STARTS_WITHIN_MS) or process.poll() is not None:
+        raise TxnError(f"no Kerberos here: {said.read_text(errors='replace')[-2000:]}")
 
 
-def answer(connection: socket.socket) -> bytes:
-    """The server's token. Raises PermissionError with its reason where it has none."""
-    status, size = struct.unpack(">II", receive(connection, 8))
-    said = receive(connection, size)
-    if status == 0:
-        return said
-    (size,) = struct.unpack(">I", receive(connection, 4))
-    raise PermissionError(said.decode(), receive(connection, size).decode())
+def kerberos_properties(kdc: Kdc) -> dict[str, str]:
+    """Return what makes servers and gateways show tickets of SERVER, and ask for tickets."""
+    properties = {
+        "hadoop.security.authentication": "kerberos",
+        "hbase.security.authentication": "kerberos",
+    }
+    for name in ("master", "regionserver", "thrift"):
+        properties[f"hbase.{name}.kerberos.principal"] = f"{SERVER}@{REALM}"
+        properties[f"hbase.{name}.keytab.file"] = str(kdc.keytab)
+    return properties
 
 
-@every_server
-def test_servers_refuse_one_who_only_says_a_name(cluster: Cluster, server: str) -> None:
-    """It is how HBase without Kerberos is used: anybody is whoever they say."""
-    service, method, said = SERVERS[server]
-    with connected(cluster, server) as connection:
-        refused = ask(connection, service, method)
-    assert b"Authentication is required" in refused
-    assert said not in refused
-
-
-@every_server
-def test_servers_refuse_one_who_shows_no_ticket(cluster: Cluster, server: str) -> None:
-    """They say so in words, which a client has to pass on."""
-    with connected(cluster, server) as connection:
-        greet(connection, KERBEROS)
-        send(connection, b"not a ticket")
-        with pytest.raises(PermissionError, match="GSS initiate failed"):
-            answer(connection)
+@pytest.fixture(scope="module")
+def cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Cluster]:
+    """A cluster of a realm, of which clients here get tickets."""
+    with (
+        running_kdc(tmp_path_factory.mktemp("kdc")) as kdc,
+        hbase_with(
+            tmp_path_factory.mktemp("hbase"),
+            kerberos_properties(kdc),
+            f"-Djava.security.krb5.conf={kdc.configuration}",
+        ) as found,
+        pytest.MonkeyPatch.context() as patch,
+    ):
+        for name, value in kdc.environ.items():
+            patch.setenv(name, value)
+        yield found
 
 
 @pytest.mark.parametrize("principal", ["hbase/_HOST", f"{SERVER}@{REALM}"])
-def test_the_native_store_commits_with_a_ticket(
-    cluster: Cluster, kdc: Kdc, principal: str, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """Through the master and the region server alike."""
-    for name, value in kdc.environ.items():
-        monkeypatch.setenv(name, value)
+def test_the_native_store_commits_with_a_ticket(cluster: Cluster, principal: str) -> None:
     uri = f"{cluster.uris[NATIVE]}?auth=kerberos&principal={principal}"
     with connect(uri, table="proven") as engine:
         engine.ensure_table("proven", ["d"])
@@ -108,11 +140,8 @@ def test_the_native_store_commits_with_a_ticket(
     ],
 )
 def test_a_native_store_that_is_not_let_in_says_why(
-    cluster: Cluster, kdc: Kdc, options: str, message: str, monkeypatch: pytest.MonkeyPatch
+    cluster: Cluster, options: str, message: str
 ) -> None:
-    """It only says a name, or asks for a ticket to a service that the realm does not know."""
-    for name, value in kdc.environ.items():
-        monkeypatch.setenv(name, value)
     store = open_store(f"{cluster.uris[NATIVE]}?timeout_ms=3000{options}")
     with pytest.raises(NotApplied, match=message):
         store.read([Key("a", "d", "x", "proven")])

@@ -6,12 +6,12 @@ It is for what a real one cannot be made to do at a chosen moment: to break, or 
 from __future__ import annotations
 
 import socket
-import threading
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager, suppress
+import ssl
+from collections.abc import Callable
+from contextlib import closing, suppress
 from typing import Any
 
-from thriftpy2.protocol import TCyBinaryProtocol
+from thriftpy2.protocol import TCompactProtocol, TCyBinaryProtocol
 from thriftpy2.thrift import TProcessor
 from thriftpy2.transport import (
     TCyBufferedTransport,
@@ -20,6 +20,7 @@ from thriftpy2.transport import (
     TTransportException,
 )
 
+from tests.unit.fake_server import FakeServer
 from txn.stores.hbase.thrift2 import IDL
 
 
@@ -27,7 +28,7 @@ class Break(Exception):
     """Close the connection instead of answering."""
 
 
-class FakeGateway:
+class FakeGateway(FakeServer):
     """What it was asked, and what it does before it answers.
 
     names: of the requests, in the order of arrival. before: called with the number of the request
@@ -35,42 +36,23 @@ class FakeGateway:
     row that is got, if any.
     """
 
-    def __init__(self, *, framed: bool = False) -> None:
-        self._transport = TCyFramedTransport if framed else TCyBufferedTransport
+    def __init__(self, *, framed_and_compact: bool = False) -> None:
+        self._transport = TCyFramedTransport if framed_and_compact else TCyBufferedTransport
+        self._protocol = TCompactProtocol if framed_and_compact else TCyBinaryProtocol
+        self.tls: ssl.SSLContext | None = None
         self.names: list[str] = []
         self.before: Callable[[int, str], None] = lambda number, name: None
         self.value = b""
-        self.connections = 0
-        self.at_once = 0
-        self.most_at_once = 0
-        self._lock = threading.Lock()
-        self._sockets: list[socket.socket] = []
-        self._listening = socket.create_server(("127.0.0.1", 0))
-        self._threads = [threading.Thread(target=self._listen)]
-        self._threads[0].start()
+        self.at_once = self.most_at_once = 0
+        super().__init__()
 
     @property
     def uri(self) -> str:
-        return f"hbase+thrift2://127.0.0.1:{self._listening.getsockname()[1]}"
-
-    def cut(self) -> None:
-        """Close all connections, as a gateway does that restarts."""
-        with self._lock:
-            cut, self._sockets = self._sockets, []
-        for connection in cut:
-            with suppress(OSError):
-                connection.shutdown(socket.SHUT_RDWR)
+        return f"hbase+thrift2://{self.address}"
 
     def count_open(self) -> int:
         """Return how many connections clients have open."""
         return sum(thread.is_alive() for thread in self._threads[1:])
-
-    def close(self) -> None:
-        self._listening.shutdown(socket.SHUT_RDWR)
-        self._listening.close()
-        self.cut()
-        for thread in self._threads:
-            thread.join()
 
     def __getattr__(self, name: str) -> Callable[..., Any]:
         if name not in IDL.THBaseService.thrift_services:
@@ -91,24 +73,15 @@ class FakeGateway:
 
         return answer
 
-    def _listen(self) -> None:
-        with suppress(OSError):
-            while True:
-                connection, _ = self._listening.accept()
-                connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
-                with self._lock:
-                    self.connections += 1
-                    self._sockets.append(connection)
-                self._threads.append(threading.Thread(target=self._serve, args=(connection,)))
-                self._threads[-1].start()
-
     def _serve(self, connection: socket.socket) -> None:
         processor = TProcessor(IDL.THBaseService, self)
-        transport = self._transport(TSocket(sock=connection))
-        protocol = TCyBinaryProtocol(transport)
-        with connection, suppress(OSError, TTransportException, Break):
-            while True:
-                processor.process(protocol, protocol)
+        with suppress(OSError, TTransportException, Break):
+            if self.tls is not None:
+                connection = self.tls.wrap_socket(connection, server_side=True)
+            with connection:
+                protocol = self._protocol(self._transport(TSocket(sock=connection)))
+                while True:
+                    processor.process(protocol, protocol)
 
 
 def _answer(name: str, arguments: tuple[Any, ...], value: bytes) -> Any:
@@ -129,10 +102,5 @@ def _answer(name: str, arguments: tuple[Any, ...], value: bytes) -> Any:
             return None
 
 
-@contextmanager
-def fake_gateway(*, framed: bool = False) -> Iterator[FakeGateway]:
-    gateway = FakeGateway(framed=framed)
-    try:
-        yield gateway
-    finally:
-        gateway.close()
+def fake_gateway(*, framed_and_compact: bool = False) -> closing[FakeGateway]:
+    return closing(FakeGateway(framed_and_compact=framed_and_compact))

@@ -8,11 +8,12 @@ from __future__ import annotations
 
 import socket
 import struct
-import threading
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager, suppress
+from collections.abc import Callable
+from contextlib import closing, suppress
+from threading import Lock
 from typing import Any
 
+from tests.unit.fake_server import FakeServer
 from txn.stores.hbase.native.messages import PB
 from txn.stores.hbase.native.regions import META_REGION
 from txn.stores.hbase.native.tables import LIVE_SERVERS
@@ -21,10 +22,7 @@ ENABLED = 0
 RUNNING, FINISHED = 1, 2
 TABLE = b"t"
 PACKAGE = "org.apache.hadoop.hbase."
-
-
-NAMELESS = "?"
-"""A refusal without the name of an exception, as only a broken proxy may send it."""
+NAMELESS = "?"  # a refusal without the name of an exception, as only a broken proxy may send it
 
 
 class Break(Exception):
@@ -41,11 +39,8 @@ class Say(Exception):
         self.data = data
 
 
-class Flood(Exception):
-    """Send these bytes instead of the answer, over and over until the client hangs up."""
-
-    def __init__(self, data: bytes) -> None:
-        self.data = data
+class Flood(Say):
+    """The same, over and over until the client hangs up."""
 
 
 class Refuse(Exception):
@@ -56,87 +51,41 @@ class Silence(Exception):
     """Never answer the call."""
 
 
-class FakeRegionServer:
-    """What it was asked, and what it does before it answers.
-
-    methods: of the calls, in the order of arrival. before: called with the number of the call of
-    this method (from 1) and the method; raises one of the above, or waits. refused: the Java class
-    of an error for a row, each told once (empty: none), or for ever behind a `*`. starts: of its
-    regions. processes: whether it knows the conditions of the entries of a request. pages: the rows
-    that scans are answered with, whether the last is only a part, where the server stands, and
-    whether there is more. scanned: where scans began. schemas: of the table, once it was made.
-    changing: how many more questions about a change of tables are answered with "running". users,
-    services: who has connected, and to what. has_meta: whether a server has the table of regions.
-    is_at_work: whether its cluster counts on it. ports: of the servers of regions that it does not
-    have itself, by start. requests: the messages of its calls for rows.
-    """
+class FakeRegionServer(FakeServer):
+    """What it was asked, and what it does before it answers."""
 
     def __init__(self) -> None:
-        self.methods: list[str] = []
-        self.sizes: list[int] = []
-        self.connections = 0
+        self.methods: list[str] = []  # of the calls, in the order of arrival
+        self.requests: list[Any] = []  # the messages of its calls for rows
+        self.sizes: list[int] = []  # their rows
+        self.users: list[str] = []  # who has connected
+        self.services: list[str] = []  # and to what
+        # Called with the number of the call of this method (from 1) and the method; raises one of
+        # the above, or waits.
         self.before: Callable[[int, str], None] = lambda number, method: None
+        # The Java classes of errors for a row, told once (empty: none), or for ever behind a `*`.
         self.refused: dict[bytes, list[str]] = {}
+        self.processes = True  # whether it knows the conditions of the entries of a request
         self.cells: dict[tuple[bytes, bytes, bytes], bytes] = {}
-        self.starts = [b""]
+        self.starts = [b""]  # of its regions
+        self.ports: dict[bytes, int] = {}  # of the servers of those of others, by start
         self.state = ENABLED
-        self.schemas: list[Any] = []
-        self.changing = 0
-        self.users: list[str] = []
-        self.services: list[str] = []
-        self.has_meta = True
-        self.is_at_work = True
-        self.ports: dict[bytes, int] = {}
-        self.requests: list[Any] = []
-        self.processes = True
+        self.schemas: list[Any] = []  # of the table, once it was made
+        self.changing = 0  # how many more questions about a change are answered with "running"
+        self.has_meta = True  # whether a server has the table of regions
+        self.is_at_work = True  # whether its cluster counts on it
+        # Answers to scans: rows, whether the last is only a part, where the server stands, and
+        # whether there is more.
         self.pages: list[tuple[list[bytes], bool, bytes, bool]] = []
-        self.scanned: list[bytes] = []
-        self._lock = threading.Lock()
-        self._sockets: list[socket.socket] = []
-        self._listening = socket.create_server(("127.0.0.1", 0))
-        self.port = self._listening.getsockname()[1]
-        self._threads = [threading.Thread(target=self._listen)]
-        self._threads[0].start()
+        self.scanned: list[bytes] = []  # where scans began
+        super().__init__()
 
     @property
     def uri(self) -> str:
-        return f"hbase://?registry=127.0.0.1:{self.port}"
+        return f"hbase://?registry={self.address}"
 
     def count(self, method: str) -> int:
         return self.methods.count(method)
-
-    def cut(self) -> None:
-        """Close all connections, as a server does that ends."""
-        with self._lock:
-            cut, self._sockets = self._sockets, []
-        for connection in cut:
-            with suppress(OSError):
-                connection.shutdown(socket.SHUT_RDWR)
-
-    def close(self) -> None:
-        self._listening.shutdown(socket.SHUT_RDWR)
-        self._listening.close()
-        self.cut()
-        for thread in self._threads:
-            thread.join()
-
-    # ---------------------------------------------------------------------------- connections
-
-    def _listen(self) -> None:
-        while True:
-            try:
-                connection, _ = self._listening.accept()
-            except OSError:
-                return
-            with self._lock:
-                self.connections += 1
-                self._sockets.append(connection)
-            self._start(self._serve, connection)
-
-    def _start(self, work: Callable[..., None], *arguments: Any) -> None:
-        thread = threading.Thread(target=work, args=arguments)
-        self._threads.append(thread)
-        thread.start()
 
     def _serve(self, connection: socket.socket) -> None:
         with connection, connection.makefile("rb") as stream, suppress(OSError, struct.error):
@@ -145,7 +94,7 @@ class FakeRegionServer:
             assert header.service_name in {"ClientService", "ClientMetaService", "MasterService"}
             self.users.append(header.user_info.effective_user)
             self.services.append(header.service_name)
-            sending = threading.Lock()
+            sending = Lock()
             while True:
                 size = _length(stream)
                 data = stream.read(size)
@@ -159,12 +108,7 @@ class FakeRegionServer:
                 self._start(self._answer, connection, sending, call, number, _take(rest)[0])
 
     def _answer(
-        self,
-        connection: socket.socket,
-        sending: threading.Lock,
-        header: Any,
-        number: int,
-        body: bytes,
+        self, connection: socket.socket, sending: Lock, header: Any, number: int, body: bytes
     ) -> None:
         answer, after = PB.ResponseHeader(call_id=header.call_id), None
         said, parts = None, b""
@@ -174,11 +118,13 @@ class FakeRegionServer:
             return
         except Break as broken:
             after = broken.after
+        except Flood as flood:
+            with sending, suppress(OSError):
+                while True:
+                    connection.sendall(flood.data)
+            return
         except Say as saying:
             said = saying.data
-        except Flood as flood:
-            _send_for_ever(connection, sending, flood.data)
-            return
         except Refuse as refused:
             name = str(refused)
             answer.exception.exception_class_name = f"{PACKAGE}{name.removeprefix('!')}"
@@ -190,11 +136,12 @@ class FakeRegionServer:
         frame = _delimited(answer.SerializeToString()) + parts
         frame = struct.pack(">I", len(frame)) + frame if said is None else said
         with sending, suppress(OSError):
-            connection.sendall(frame if after is None else frame[:after])
-            if after is not None:
-                connection.shutdown(socket.SHUT_RDWR)
+            self._send(connection, frame[:after], ends=after is not None)
 
-    # ------------------------------------------------------------------------------- methods
+    def _send(self, connection: socket.socket, data: bytes, *, ends: bool) -> None:
+        connection.sendall(data)
+        if ends:
+            connection.shutdown(socket.SHUT_RDWR)
 
     def GetMetaRegionLocations(self, body: bytes, block: bytearray) -> Any:
         response = PB.GetMetaRegionLocationsResponse()
@@ -342,13 +289,8 @@ class FakeRegionServer:
                 self.cells[mutation.row, column.family, cell.qualifier] = cell.value
 
 
-@contextmanager
-def fake_region_server() -> Iterator[FakeRegionServer]:
-    server = FakeRegionServer()
-    try:
-        yield server
-    finally:
-        server.close()
+def fake_region_server() -> closing[FakeRegionServer]:
+    return closing(FakeRegionServer())
 
 
 def encode_cell(
@@ -359,12 +301,6 @@ def encode_cell(
     key += struct.pack(">q", timestamp) + b"\x04"
     cell = struct.pack(">ii", len(key), len(value)) + key + value
     return struct.pack(">i", len(cell)) + cell
-
-
-def _send_for_ever(connection: socket.socket, sending: threading.Lock, data: bytes) -> None:
-    with sending, suppress(OSError):
-        while True:
-            connection.sendall(data)
 
 
 def _length(stream: Any) -> int:

@@ -25,164 +25,82 @@ HISTORY: list[tuple[bytes, Put]] = [
     ]
 ]
 
-FOUND: dict[bytes, dict[str, str]] = {
-    b"PrefixFilter('ap')": {"apple": "d:color d:cost e:note", "apricot": "d:color d:size"},
-    b"PrefixFilter ( 'b' )": {"banana": "d:color d:cost e:"},
-    b"ColumnPrefixFilter('co')": {
-        "apple": "d:color d:cost",
-        "apricot": "d:color",
-        "banana": "d:color d:cost",
-    },
-    b"MultipleColumnPrefixFilter('col', 'n')": {
-        "apple": "d:color e:note",
-        "apricot": "d:color",
-        "banana": "d:color",
-        "cherry": "e:note",
-    },
-    b"ColumnRangeFilter('color', false, 'note', true)": {
-        "apple": "d:cost e:note",
-        "banana": "d:cost",
-        "cherry": "e:note",
-    },
-    b"ColumnRangeFilter('', true, 'color', true)": {
-        "apple": "d:color",
-        "apricot": "d:color",
-        "banana": "d:color e:",
-    },
-    b"QualifierFilter(=, 'substring:O')": {
-        "apple": "d:color d:cost e:note",
-        "apricot": "d:color",
-        "banana": "d:color d:cost",
-        "cherry": "e:note",
-    },
-    b"QualifierFilter(>, 'binary:cost')": {
-        "apple": "e:note",
-        "apricot": "d:size",
-        "cherry": "e:note",
-    },
-    b"ValueFilter(=, 'regexstring:^[yo]')": {"apricot": "d:color", "banana": "d:color"},
-    b"ValueFilter(!=, 'substring:e')": {
-        "apple": "d:cost",
-        "apricot": "d:size",
-        "banana": "d:cost",
-    },
-    b"ValueFilter(=, 'binary:green')": {"apple": "d:color@1"},
-    b"ValueFilter(=, 'binary:it''s Red')": {"apple": "e:note"},
-    b"ValueFilter(<=, 'binaryprefix:5')": {"apple": "d:cost", "apricot": "d:size"},
-    b"SingleColumnValueFilter('d', 'color', =, 'binary:red')": {
-        "apple": "d:color d:cost e:note",
-        "cherry": "e:note",
-    },
-    b"SingleColumnValueFilter('d', 'color', =, 'binary:red', true, true)": {
-        "apple": "d:color d:cost e:note"
-    },
-    b"SingleColumnValueFilter('d', 'color', =, 'binary:green', true, false)": {
-        "apple": "d:color d:cost e:note"
-    },
-    b"SingleColumnValueExcludeFilter('d', 'color', !=, 'binary:red', true, true)": {
-        "apricot": "d:size",
-        "banana": "d:cost e:",
-    },
-    b"ColumnValueFilter('d', 'cost', >, 'binary:5')": {"banana": "d:cost"},
-    b"DependentColumnFilter('d', 'cost')": {
-        "apple": "d:color d:cost",
-        "banana": "d:color d:cost e:",
-    },
-    b"DependentColumnFilter('d', 'cost', true, =, 'binary:7')": {"banana": "d:color e:"},
-    b"KeyOnlyFilter()": {
-        "apple": "d:color d:cost e:note",
-        "apricot": "d:color d:size",
-        "banana": "d:color d:cost e:",
-        "cherry": "e:note",
-    },
-    b"KeyOnlyFilter(true) AND RowFilter(=, 'binary:cherry')": {"cherry": "e:note"},
-    b"FirstKeyOnlyFilter()": {
-        "apple": "d:color",
-        "apricot": "d:color",
-        "banana": "d:color",
-        "cherry": "e:note",
-    },
-    b"PageFilter(2)": {"apple": "d:color d:cost e:note", "apricot": "d:color d:size"},
-    b"ColumnCountGetFilter(1)": {"apple": "d:color"},
-    b"ColumnCountGetFilter(2)": {
-        "apple": "d:color d:cost",
-        "apricot": "d:color d:size",
-        "banana": "d:color d:cost",
-    },
-    b"ColumnPaginationFilter(1, 1)": {
-        "apple": "d:cost",
-        "apricot": "d:size",
-        "banana": "d:cost",
-    },
-    b"InclusiveStopFilter('apricot')": {
-        "apple": "d:color d:cost e:note",
-        "apricot": "d:color d:size",
-    },
-    b"TimestampsFilter(1, 5)": {
-        "apple": "d:color@1",
-        "apricot": "d:color d:size",
-        "cherry": "e:note",
-    },
-    b"RowFilter(>=, 'binary:banana')": {"banana": "d:color d:cost e:", "cherry": "e:note"},
-    b"RowFilter(=, 'regexstring:p+')": {
-        "apple": "d:color d:cost e:note",
-        "apricot": "d:color d:size",
-    },
-    b"FamilyFilter(=, 'binary:e')": {"apple": "e:note", "banana": "e:", "cherry": "e:note"},
-    b"SKIP ValueFilter(!=, 'binary:7')": {
-        "apple": "d:color d:cost e:note",
-        "apricot": "d:color d:size",
-        "cherry": "e:note",
-    },
-    b"SKIP PrefixFilter('a')": {},
-    b"WHILE RowFilter(!=, 'binary:banana')": {
-        "apple": "d:color d:cost e:note",
-        "apricot": "d:color d:size",
-    },
-    b"WHILE ValueFilter(!=, 'binary:yellow')": {
-        "apple": "d:color d:cost e:note",
-        "apricot": "d:color d:size",
-    },
-    b"PrefixFilter('ap') AND QualifierFilter(=, 'binary:color') OR RowFilter(=, 'binary:cherry')": {
-        "apple": "d:color",
-        "apricot": "d:color",
-        "cherry": "e:note",
-    },
-    b"(PrefixFilter('b') OR PrefixFilter('c')) AND FamilyFilter(=, 'binary:e')": {
-        "banana": "e:",
-        "cherry": "e:note",
-    },
-    b"ColumnPrefixFilter('c') OR ColumnPrefixFilter('s')": {
-        "apple": "d:color d:cost",
-        "apricot": "d:color d:size",
-        "banana": "d:color d:cost",
-    },
-    b"FirstKeyOnlyFilter() OR ValueFilter(=, 'binary:7')": {
-        "apple": "d:color",
-        "apricot": "d:color",
-        "banana": "d:color d:cost",
-        "cherry": "e:note",
-    },
-    b"QualifierFilter(!=, 'binary:color') AND FirstKeyOnlyFilter()": {
-        "apple": "d:cost",
-        "apricot": "d:size",
-        "banana": "d:cost",
-        "cherry": "e:note",
-    },
-    b"ValueFilter(=, 'binary:5') AND PageFilter(1)": {"apple": "d:cost"},
+APPLE, APRICOT = "apple d:color d:cost e:note", "apricot d:color d:size"
+BANANA, CHERRY = "banana d:color d:cost e:", "cherry e:note"
+
+FOUND: dict[bytes, str] = {
+    b"PrefixFilter('ap')": f"{APPLE}, {APRICOT}",
+    b"PrefixFilter ( 'b' )": BANANA,
+    b"ColumnPrefixFilter('co')": "apple d:color d:cost, apricot d:color, banana d:color d:cost",
+    b"MultipleColumnPrefixFilter('col', 'n')": (
+        f"apple d:color e:note, apricot d:color, banana d:color, {CHERRY}"
+    ),
+    b"ColumnRangeFilter('color', false, 'note', true)": (
+        f"apple d:cost e:note, banana d:cost, {CHERRY}"
+    ),
+    b"ColumnRangeFilter('', true, 'color', true)": (
+        "apple d:color, apricot d:color, banana d:color e:"
+    ),
+    b"QualifierFilter(=, 'substring:O')": (
+        f"{APPLE}, apricot d:color, banana d:color d:cost, {CHERRY}"
+    ),
+    b"QualifierFilter(>, 'binary:cost')": f"apple e:note, apricot d:size, {CHERRY}",
+    b"ValueFilter(=, 'regexstring:^[yo]')": "apricot d:color, banana d:color",
+    b"ValueFilter(!=, 'substring:e')": "apple d:cost, apricot d:size, banana d:cost",
+    b"ValueFilter(=, 'binary:green')": "apple d:color@1",
+    b"ValueFilter(=, 'binary:it''s Red')": "apple e:note",
+    b"ValueFilter(<=, 'binaryprefix:5')": "apple d:cost, apricot d:size",
+    b"SingleColumnValueFilter('d', 'color', =, 'binary:red')": f"{APPLE}, {CHERRY}",
+    b"SingleColumnValueFilter('d', 'color', =, 'binary:red', true, true)": APPLE,
+    b"SingleColumnValueFilter('d', 'color', =, 'binary:green', true, false)": APPLE,
+    b"SingleColumnValueExcludeFilter('d', 'color', !=, 'binary:red', true, true)": (
+        "apricot d:size, banana d:cost e:"
+    ),
+    b"ColumnValueFilter('d', 'cost', >, 'binary:5')": "banana d:cost",
+    b"DependentColumnFilter('d', 'cost')": f"apple d:color d:cost, {BANANA}",
+    b"DependentColumnFilter('d', 'cost', true, =, 'binary:7')": "banana d:color e:",
+    b"KeyOnlyFilter()": f"{APPLE}, {APRICOT}, {BANANA}, {CHERRY}",
+    b"KeyOnlyFilter(true) AND RowFilter(=, 'binary:cherry')": CHERRY,
+    b"FirstKeyOnlyFilter()": f"apple d:color, apricot d:color, banana d:color, {CHERRY}",
+    b"PageFilter(2)": f"{APPLE}, {APRICOT}",
+    b"ColumnCountGetFilter(1)": "apple d:color",
+    b"ColumnCountGetFilter(2)": f"apple d:color d:cost, {APRICOT}, banana d:color d:cost",
+    b"ColumnPaginationFilter(1, 1)": "apple d:cost, apricot d:size, banana d:cost",
+    b"InclusiveStopFilter('apricot')": f"{APPLE}, {APRICOT}",
+    b"TimestampsFilter(1, 5)": f"apple d:color@1, {APRICOT}, {CHERRY}",
+    b"RowFilter(>=, 'binary:banana')": f"{BANANA}, {CHERRY}",
+    b"RowFilter(=, 'regexstring:p+')": f"{APPLE}, {APRICOT}",
+    b"FamilyFilter(=, 'binary:e')": f"apple e:note, banana e:, {CHERRY}",
+    b"SKIP ValueFilter(!=, 'binary:7')": f"{APPLE}, {APRICOT}, {CHERRY}",
+    b"SKIP PrefixFilter('a')": "",
+    b"WHILE RowFilter(!=, 'binary:banana')": f"{APPLE}, {APRICOT}",
+    b"WHILE ValueFilter(!=, 'binary:yellow')": f"{APPLE}, {APRICOT}",
+    b"PrefixFilter('ap') AND QualifierFilter(=, 'binary:color') OR RowFilter(=, 'binary:cherry')": (
+        f"apple d:color, apricot d:color, {CHERRY}"
+    ),
+    b"(PrefixFilter('b') OR PrefixFilter('c')) AND FamilyFilter(=, 'binary:e')": (
+        f"banana e:, {CHERRY}"
+    ),
+    b"ColumnPrefixFilter('c') OR ColumnPrefixFilter('s')": (
+        f"apple d:color d:cost, {APRICOT}, banana d:color d:cost"
+    ),
+    b"FirstKeyOnlyFilter() OR ValueFilter(=, 'binary:7')": (
+        f"apple d:color, apricot d:color, banana d:color d:cost, {CHERRY}"
+    ),
+    b"QualifierFilter(!=, 'binary:color') AND FirstKeyOnlyFilter()": (
+        f"apple d:cost, apricot d:size, banana d:cost, {CHERRY}"
+    ),
+    b"ValueFilter(=, 'binary:5') AND PageFilter(1)": "apple d:cost",
 }
 
-FOUND_IN_REVERSE: dict[bytes, dict[str, str]] = {
-    b"PrefixFilter('ap')": {"apricot": "d:color d:size", "apple": "d:color d:cost e:note"},
-    b"InclusiveStopFilter('banana')": {"cherry": "e:note", "banana": "d:color d:cost e:"},
-    b"PageFilter(1)": {"cherry": "e:note"},
+FOUND_IN_REVERSE: dict[bytes, str] = {
+    b"PrefixFilter('ap')": f"{APRICOT}, {APPLE}",
+    b"InclusiveStopFilter('banana')": f"{CHERRY}, {BANANA}",
+    b"PageFilter(1)": CHERRY,
     # A quirk: what an OR seeks in a row it never meets in reverse.
-    b"ColumnPrefixFilter('cos') OR FirstKeyOnlyFilter()": {
-        "cherry": "e:note",
-        "banana": "d:color",
-        "apricot": "d:color",
-        "apple": "d:color",
-    },
+    b"ColumnPrefixFilter('cos') OR FirstKeyOnlyFilter()": (
+        f"{CHERRY}, banana d:color, apricot d:color, apple d:color"
+    ),
 }
 
 REFUSED: dict[bytes, str] = {
@@ -213,18 +131,17 @@ REFUSED: dict[bytes, str] = {
 }
 
 
-def shown(results: list[Result], newest: dict[tuple[bytes, bytes, bytes], int]) -> dict[str, str]:
+def shown(results: list[Result], newest: dict[tuple[bytes, bytes, bytes], int]) -> str:
     """Return results as the cases say them."""
-    found: dict[str, str] = {}
+    found = []
     for row, versions, _ in results:
-        names = []
+        names = [row.decode()]
         for version in versions:
-            name = f"{version.family.decode()}:{version.column.decode()}"
-            at = version.timestamp
-            latest = newest[row, version.family, version.column]
-            names.append(name if at == latest else f"{name}@{at}")
-        found[row.decode()] = " ".join(names)
-    return found
+            is_newest = version.timestamp == newest[row, version.family, version.column]
+            at = "" if is_newest else f"@{version.timestamp}"
+            names.append(f"{version.family.decode()}:{version.column.decode()}{at}")
+        found.append(" ".join(names))
+    return ", ".join(found)
 
 
 def newest() -> dict[tuple[bytes, bytes, bytes], int]:

@@ -31,7 +31,6 @@ def test_a_deep_filter_is_refused_with_the_limit(text: bytes) -> None:
 
 
 def test_long_lists_of_filters_and_parentheses_are_not_deep() -> None:
-    """Only filters in filters are."""
     make_filter(parse_filter(b" AND ".join([SIMPLE] * 5_000)))
     make_filter(parse_filter(b"(" * 5_000 + SIMPLE + b")" * 5_000))
     make_filter(parse_filter(b"SKIP " * (MOST_LEVELS - 1) + SIMPLE))
@@ -48,17 +47,13 @@ def test_the_refusal_of_a_long_filter_is_short(text: bytes) -> None:
 
 
 def test_a_text_for_clients_and_the_log_is_cut() -> None:
-    """Whatever has made it so long."""
     assert _cut("x" * 5_000) == "x" * LONGEST_TEXT + "... (5000 characters)"
     error = thrift2.IDL.TIOError("x")
     assert [_cut(each) for each in (error, None, 7, "x")] == [error, None, 7, "x"]
 
 
 @pytest.mark.parametrize("mode", [0o644, 0o602, 0o666])
-def test_a_token_that_others_can_read_is_refused_with_the_command_that_mends_it(
-    tmp_path: Path, mode: int
-) -> None:
-    """All users of the machine could do everything with it."""
+def test_a_token_that_others_can_read_is_refused_with_a_remedy(tmp_path: Path, mode: int) -> None:
     file = tmp_path / "my token"
     file.write_text("s3cret")
     file.chmod(mode)
@@ -71,7 +66,6 @@ def test_a_token_that_others_can_read_is_refused_with_the_command_that_mends_it(
 
 
 def test_wrong_tokens_of_many_addresses_take_no_memory() -> None:
-    """Who guesses may have many."""
     logged: list[str] = []
     wrong = WrongTokens(logged.append)
     for number in range(2 * MOST_PEERS):

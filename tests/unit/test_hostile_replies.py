@@ -6,9 +6,8 @@ from __future__ import annotations
 import random
 import socket
 import struct
-import threading
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager, suppress
+from contextlib import closing, contextmanager, suppress
 from typing import Any
 
 import happybase  # noqa: F401  (loads the next module from its own interface file)
@@ -19,6 +18,7 @@ from thriftpy2.thrift import TApplicationException, TMessageType, TPayload, TTyp
 from thriftpy2.transport import TCyBufferedTransport, TCyFramedTransport, TCyMemoryBuffer, TSocket
 
 from tests.unit.fake_region_server import FakeRegionServer
+from tests.unit.fake_server import FakeServer
 from txn.assertions import Exact
 from txn.client.engine import Engine
 from txn.clock import ManualClock
@@ -30,12 +30,9 @@ from txn.stores import open_store
 from txn.stores.base import Store
 from txn.stores.gateway import parse_gateway
 from txn.stores.hbase.idl import IDL
-from txn.stores.hbase.native.store import NativeStore
-from txn.stores.hbase.native.target import parse_target
 from txn.stores.options import split_uri
 
 KEYS = [Key(f"r{number}", "d", "x", "t") for number in range(3)]
-ENDLESS = b"\x0c\x00\x63" * 200_000
 SERVICES = {
     "hbase+thrift1": Hbase,
     "hbase+thrift2": IDL.THBaseService,
@@ -46,47 +43,51 @@ Reply = Callable[[str, int], bytes]
 """Returns the bytes of a reply to a method and its sequence number."""
 
 
-class LyingGateway:
+class LyingGateway(FakeServer):
     """Sends replies of its own making, each of which ends its connection unless it is whole."""
 
-    def __init__(
-        self, service: Any, reply: Reply, *, compact: bool = False, framed: bool = False
-    ) -> None:
+    def __init__(self, service: Any, reply: Reply, compact: bool, framed: bool) -> None:
         self._service, self._reply = service, reply
         self._transport = TCyFramedTransport if framed else TCyBufferedTransport
         self._protocol = TCompactProtocol if compact else TCyBinaryProtocol
-        self._listening = socket.create_server(("127.0.0.1", 0))
-        self.address = f"127.0.0.1:{self._listening.getsockname()[1]}"
-        self._thread = threading.Thread(target=self._listen)
-        self._thread.start()
-
-    def close(self) -> None:
-        self._listening.shutdown(socket.SHUT_RDWR)
-        self._listening.close()
-        self._thread.join()
-
-    def _listen(self) -> None:
-        with suppress(OSError):
-            while True:
-                connection, _ = self._listening.accept()
-                connection.settimeout(20)
-                with connection, suppress(Exception):
-                    self._serve(connection)
+        super().__init__()
 
     def _serve(self, connection: socket.socket) -> None:
-        protocol: Any = self._protocol(self._transport(TSocket(sock=connection)))
-        name, _, number = protocol.read_message_begin()
-        protocol.read_struct(getattr(self._service, f"{name}_args")())
-        protocol.read_message_end()
-        connection.sendall(self._reply(name, number))
+        with connection, suppress(Exception):
+            protocol: Any = self._protocol(self._transport(TSocket(sock=connection)))
+            name, _, number = protocol.read_message_begin()
+            protocol.read_struct(getattr(self._service, f"{name}_args")())
+            protocol.read_message_end()
+            connection.sendall(self._reply(name, number))
 
 
 @contextmanager
-def lying(service: Any, reply: Reply, **options: bool) -> Iterator[LyingGateway]:
-    gateway = LyingGateway(service, reply, **options)
+def lying(
+    scheme: str, reply: Reply, *, compact: bool = False, framed: bool = False, reply_mb: int = 256
+) -> Iterator[Store]:
+    """A store whose gateway, or server, answers this."""
+    gateway = LyingGateway(SERVICES[scheme], reply, compact, framed)
+    options = f"timeout_ms=20000&reply_mb={reply_mb}&protocol={'compact' if compact else 'binary'}"
+    options = "timeout_ms=20000" if scheme == "txn" else options
+    framing = "&transport=framed" if framed else ""
+    store = open_store(f"{scheme}://{gateway.address}?{options}{framing}")
     try:
-        yield gateway
+        yield store
     finally:
+        store.close()
+        gateway.close()
+
+
+@contextmanager
+def lying_to_engine(reply: Reply) -> Iterator[Engine]:
+    """An engine of a server that answers this."""
+    gateway = LyingGateway(SERVED.Transactional, reply, False, False)
+    target = parse_gateway(split_uri(f"txn://{gateway.address}?timeout_ms=20000"))
+    engine = Engine.over(RemoteBackend(target, clock=ManualClock(), rng=random.Random(1)))
+    try:
+        yield engine
+    finally:
+        engine.close()
         gateway.close()
 
 
@@ -102,94 +103,73 @@ def write_reply(
     return data
 
 
-# --- single lies ------------------------------------------------------------------------------
+def empty(name: str) -> Any:
+    return getattr(IDL.THBaseService, f"{name}_result")()
 
 
-def answer_nothing(name: str, number: int) -> bytes:
-    return write_reply(name, number, getattr(IDL.THBaseService, f"{name}_result")())
+def answer(result: Any, name: str = "", after: int = 0, kind: int = TMessageType.REPLY) -> Reply:
+    """Return what replies this, for a method of this name and a request that comes later."""
+    return lambda asked, number: write_reply(name or asked, number + after, result, kind=kind)
 
 
-def answer_another_method(name: str, number: int) -> bytes:
-    return write_reply("exists", number, IDL.THBaseService.exists_result(True))
-
-
-def answer_another_request(name: str, number: int) -> bytes:
-    result = IDL.THBaseService.getMultiple_result([IDL.TResult(None, []) for _ in KEYS])
-    return write_reply(name, number + 1, result)
-
-
-def answer_without_columns(name: str, number: int) -> bytes:
-    result = IDL.THBaseService.getMultiple_result([IDL.TResult(None, None) for _ in KEYS])
-    return write_reply(name, number, result)
-
-
-def answer_a_call(name: str, number: int) -> bytes:
-    result = IDL.THBaseService.getMultiple_result([IDL.TResult(None, []) for _ in KEYS])
-    return write_reply(name, number, result, kind=TMessageType.CALL)
+GET = IDL.THBaseService.getMultiple_result
+FOUND = GET([IDL.TResult(None, []) for _ in KEYS])
+PAGE = IDL.THBaseService.getScannerResults_result([IDL.TResult(b"a", [])] * 1_000)
+CHECKS = [Check(key, b"", ((key, b"1"),)) for key in KEYS]
 
 
 @pytest.mark.parametrize(
-    ("reply", "words"),
+    ("call", "reply", "words"),
     [
-        (answer_nothing, "the reply has no result"),
-        (answer_another_method, "the reply is another request's.*got='exists'"),
-        (answer_another_request, "the reply is another request's"),
-        (answer_a_call, "the reply is another request's.*kind=1"),
-        (answer_without_columns, "the reply is not as declared"),
+        ("read", answer(GET()), "the reply has no result"),
+        ("read", answer(IDL.THBaseService.exists_result(True), "exists"), "another.*got='exists'"),
+        ("read", answer(FOUND, after=1), "the reply is another request's"),
+        ("read", answer(FOUND, kind=TMessageType.CALL), "the reply is another request's.*kind=1"),
+        ("read", answer(GET([IDL.TResult(None, None) for _ in KEYS])), "the reply is not as decl"),
+        ("check", answer(empty("checkAndPut")), "the reply has no result"),
+        ("scan", answer(PAGE), "no progress with a scan"),
     ],
 )
-def test_an_odd_reply_of_a_gateway_is_an_error_of_the_store(reply: Reply, words: str) -> None:
-    """A call ended with AttributeError or KeyError, which no caller expects of a store."""
-    with lying(IDL.THBaseService, reply) as gateway:
-        store = open_store(f"hbase+thrift2://{gateway.address}")
-        with pytest.raises(StoreError, match=words):
-            store.read(KEYS)
-        store.close()
-
-
-def test_a_check_with_an_odd_reply_may_have_been_applied() -> None:
-    """Only its answer is lost."""
-    with lying(IDL.THBaseService, answer_nothing) as gateway:
-        store = open_store(f"hbase+thrift2://{gateway.address}")
-        with pytest.raises(MaybeApplied, match="the reply has no result"):
-            store.check_and_put([Check(KEYS[0], b"", ((KEYS[0], b"1"),))])
-        store.close()
+def test_an_odd_reply_is_an_error_of_the_store(call: str, reply: Reply, words: str) -> None:
+    """A call ended with AttributeError or KeyError, which no caller expects of a store. A check may
+    have been applied. Each page of a scan is a call of its own, so no deadline would end it."""
+    calls: dict[str, Callable[[Store], object]] = {
+        "read": lambda store: store.read(KEYS),
+        "check": lambda store: store.check_and_put(CHECKS[:1]),
+        "scan": lambda store: list(store.scan(b"t", b"b")),
+    }
+    kind = {"read": StoreError, "check": MaybeApplied, "scan": NotApplied}[call]
+    with lying("hbase+thrift2", reply) as store, pytest.raises(kind, match=words):
+        calls[call](store)
 
 
 @pytest.mark.parametrize("compact", [False, True])
 def test_a_deeply_nested_reply_ends_the_call_only(compact: bool) -> None:
     """The driver below 0.7.1 died of it, and the process with it."""
-    nested = b"\x0c\xc6\x01" * 200_000 if compact else ENDLESS
+    nested = (b"\x0c\xc6\x01" if compact else b"\x0c\x00\x63") * 200_000
 
     def reply(name: str, number: int) -> bytes:
-        empty = getattr(IDL.THBaseService, f"{name}_result")()
-        return write_reply(name, number, empty, compact=compact)[:-1] + nested
+        return write_reply(name, number, empty(name), compact=compact)[:-1] + nested
 
-    with lying(IDL.THBaseService, reply, compact=compact) as gateway:
-        protocol = "compact" if compact else "binary"
-        store = open_store(f"hbase+thrift2://{gateway.address}?protocol={protocol}")
-        with pytest.raises(MaybeApplied, match="not a reply: RecursionError"):
-            store.read(KEYS)
-        store.close()
+    is_told = pytest.raises(MaybeApplied, match="not a reply: RecursionError")
+    with lying("hbase+thrift2", reply, compact=compact) as store, is_told:
+        store.read(KEYS)
 
 
-@pytest.mark.parametrize("transport", ["buffered", "framed"])
-def test_a_reply_without_an_end_is_cut(transport: str) -> None:
+@pytest.mark.parametrize("framed", [False, True])
+def test_a_reply_without_an_end_is_cut(framed: bool) -> None:
     """A client may not grow by what a server sends: it took 1 GB in 8 s."""
     sent = []
 
     def reply(name: str, number: int) -> bytes:
         sent.append(name)
-        frame = struct.pack(">i", 1 << 30) if transport == "framed" else b""
-        head = write_reply(name, number, getattr(IDL.THBaseService, f"{name}_result")())[:-1]
+        frame = struct.pack(">i", 1 << 30) if framed else b""
+        head = write_reply(name, number, empty(name))[:-1]
         return frame + head + b"\x0b\x00\x63" + struct.pack(">i", 1 << 30) + bytes(1 << 22)
 
-    with lying(IDL.THBaseService, reply, framed=transport == "framed") as gateway:
-        uri = f"hbase+thrift2://{gateway.address}?reply_mb=1&transport={transport}"
-        store = open_store(uri)
-        with pytest.raises(MaybeApplied, match="the reply is too long: see reply_mb limit_mb=1"):
-            store.read(KEYS)
-        store.close()
+    is_told = pytest.raises(MaybeApplied, match="reply is too long: see reply_mb limit_mb=1")
+    with lying("hbase+thrift2", reply, framed=framed, reply_mb=1) as store, is_told:
+        store.read(KEYS)
     assert len(sent) == 1, "sent again, it is as long"
 
 
@@ -200,32 +180,10 @@ def test_a_server_that_leaves_out_a_key_is_refused() -> None:
     def reply(name: str, number: int) -> bytes:
         return write_reply(name, number, getattr(SERVED.Transactional, f"{name}_result")(found))
 
-    with lying(SERVED.Transactional, reply) as gateway:
-        engine = Engine.over(make_backend(gateway))
-        with pytest.raises(NotApplied, match="keys are missing in the server's answer"):
-            engine.read(KEYS)
-        store = open_store(f"txn://{gateway.address}")
-        with pytest.raises(NotApplied, match="keys are missing in the server's answer"):
-            store.read(KEYS)
-        store.close()
-        engine.close()
-
-
-def test_a_gateway_that_repeats_a_page_ends_the_scan() -> None:
-    """Each page is a call of its own, so no deadline would end it."""
-    page = [IDL.TResult(b"a", [])] * 1_000
-
-    def reply(name: str, number: int) -> bytes:
-        return write_reply(name, number, IDL.THBaseService.getScannerResults_result(page))
-
-    with lying(IDL.THBaseService, reply) as gateway:
-        store = open_store(f"hbase+thrift2://{gateway.address}")
-        with pytest.raises(NotApplied, match="no progress with a scan"):
-            list(store.scan(b"t", b"b"))
-        store.close()
-
-
-# --- random lies ------------------------------------------------------------------------------
+    with lying_to_engine(reply) as engine, lying("txn", reply) as store:
+        for one in (engine, store):
+            with pytest.raises(NotApplied, match="keys are missing in the server's answer"):
+                one.read(KEYS)
 
 
 class LyingReplies:
@@ -303,8 +261,8 @@ def list_calls(store: Store) -> list[Callable[[], object]]:
         lambda: check_rows(list(store.scan(b"t", columns=[(b"d", b"x")]))),
         lambda: check_rows(list(store.scan(b"t", reverse=True))),
         lambda: store.write([Edit(KEYS[0], b"1", 5), Edit(KEYS[1], None, 5)]),
-        lambda: store.check_and_put([Check(key, b"", ((key, b"1"),)) for key in KEYS]),
-        lambda: store.check_and_read([Check(KEYS[0], b"", ((KEYS[0], b"1"),))], KEYS),
+        lambda: store.check_and_put(CHECKS),
+        lambda: store.check_and_read(CHECKS[:1], KEYS),
         store.list_tables,
         lambda: store.describe(b"t"),
         lambda: store.find_splits(b"t", 3),
@@ -317,23 +275,13 @@ def try_each(calls: list[Callable[[], object]]) -> None:
             call()
 
 
-def make_backend(gateway: LyingGateway) -> RemoteBackend:
-    target = parse_gateway(split_uri(f"txn://{gateway.address}?timeout_ms=20000"))
-    return RemoteBackend(target, clock=ManualClock(), rng=random.Random(1))
-
-
 def try_gateway(scheme: str, seed: int) -> None:
-    with lying(SERVICES[scheme], LyingReplies(SERVICES[scheme], seed)) as gateway:
-        store = open_store(f"{scheme}://{gateway.address}?timeout_ms=20000")
-        try:
-            try_each(list_calls(store))
-        finally:
-            store.close()
+    with lying(scheme, LyingReplies(SERVICES[scheme], seed)) as store:
+        try_each(list_calls(store))
 
 
 def try_engine(seed: int) -> None:
-    with lying(SERVED.Transactional, LyingReplies(SERVED.Transactional, seed)) as gateway:
-        engine = Engine.over(make_backend(gateway))
+    with lying_to_engine(LyingReplies(SERVED.Transactional, seed)) as engine:
         put = [Mutation(KEYS[0], b"1")]
         try_each(
             [
@@ -346,7 +294,6 @@ def try_engine(seed: int) -> None:
                 lambda: engine.context,
             ]
         )
-        engine.close()
 
 
 class NoisyRegionServer(FakeRegionServer):
@@ -356,47 +303,20 @@ class NoisyRegionServer(FakeRegionServer):
         self._rng = random.Random(seed)
         super().__init__()
 
-    def _serve(self, connection: socket.socket) -> None:
-        super()._serve(_NoisySocket(connection, self._rng))  # type: ignore[arg-type]
-
-
-class _NoisySocket:
-    def __init__(self, connection: socket.socket, rng: random.Random) -> None:
-        self._connection, self._rng = connection, rng
-
-    def __enter__(self) -> _NoisySocket:
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        self._connection.close()
-
-    def __getattr__(self, name: str) -> Any:
-        return getattr(self._connection, name)
-
-    def sendall(self, frame: bytes) -> None:
-        data = bytearray(frame)
-        flips = self._rng.choice((0, 0, 1, 2, 8))
+    def _send(self, connection: socket.socket, data: bytes, *, ends: bool) -> None:
+        noisy, flips = bytearray(data), self._rng.choice((0, 0, 1, 2, 8))
         for _ in range(flips):
-            data[self._rng.randrange(len(data))] ^= 1 << self._rng.randrange(8)
-        self._connection.sendall(data)
-        if flips:
-            self._connection.shutdown(socket.SHUT_RDWR)
+            noisy[self._rng.randrange(len(data))] ^= 1 << self._rng.randrange(8)
+        super()._send(connection, bytes(noisy), ends=ends or flips > 0)
 
 
 def try_native(seed: int) -> None:
-    server = NoisyRegionServer(seed)
-    try:
+    with closing(NoisyRegionServer(seed)) as server:
         server.cells = {(key.row, b"d", b"x"): b"1" for key in KEYS}
-        parts = split_uri(f"{server.uri}&timeout_ms=2000")
-        store = NativeStore(parse_target(parts), ManualClock())
-        try:
+        with closing(open_store(f"{server.uri}&timeout_ms=2000", ManualClock())) as store:
             for call in list_calls(store):
                 server.pages = [([b"a", b"b"], False, b"c", True), ([b"d"], True, b"", False)] * 3
                 try_each([call, lambda: store.measure_tables([b"t"])])
-        finally:
-            store.close()
-    finally:
-        server.close()
 
 
 @pytest.mark.parametrize("seed", range(4))
@@ -410,13 +330,11 @@ def test_random_replies_end_in_our_errors_only(scheme: str, seed: int) -> None:
 
 @pytest.mark.parametrize("seed", range(4))
 def test_random_answers_of_region_servers_end_in_our_errors_only(seed: int) -> None:
-    """As above; there, lengths are ours to check."""
     try_native(seed)
 
 
 @pytest.mark.long
 def test_many_random_replies_end_in_our_errors_only() -> None:
-    """What a few seeds miss."""
     for seed in range(1_000):
         for scheme in SERVICES:
             try_gateway(scheme, seed)

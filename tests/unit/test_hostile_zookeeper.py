@@ -6,10 +6,11 @@ import socket
 import struct
 import threading
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager, suppress
+from contextlib import closing, contextmanager, suppress
 
 import pytest
 
+from tests.unit.fake_server import FakeServer
 from txn.clock import SystemClock, poll
 from txn.errors import CorruptRowError, NotApplied, StoreError
 from txn.locks.zookeeper.client import Ensemble, ReplyLost, ZooKeeperClient, create_node
@@ -28,32 +29,18 @@ ENDLESS = struct.pack(">i", (1 << 31) - 1)
 SESSION = struct.pack(">iiqi16s?", 0, 10_000, 1, 16, bytes(16), False)
 
 
-class LyingZookeeper:
+class LyingZookeeper(FakeServer):
     """sent: the bytes of endless frames that its clients took."""
 
     def __init__(self, answer: Answer) -> None:
         self.sent = 0
         self._answer = answer
-        self._listening = socket.create_server(("127.0.0.1", 0))
-        self.host = f"127.0.0.1:{self._listening.getsockname()[1]}"
         self._ended = threading.Event()
-        self._threads = [threading.Thread(target=self._listen)]
-        self._threads[0].start()
+        super().__init__()
 
     def close(self) -> None:
         self._ended.set()
-        self._listening.shutdown(socket.SHUT_RDWR)
-        self._listening.close()
-        for thread in self._threads:
-            thread.join()
-
-    def _listen(self) -> None:
-        with suppress(OSError):
-            while True:
-                connection, _ = self._listening.accept()
-                connection.settimeout(20)
-                self._threads.append(threading.Thread(target=self._serve, args=(connection,)))
-                self._threads[-1].start()
+        super().close()
 
     def _serve(self, connection: socket.socket) -> None:
         number, kind = 0, CONNECT
@@ -75,15 +62,6 @@ class LyingZookeeper:
             self.sent += connection.send(bytes(65_536))
 
 
-@contextmanager
-def lying(answer: Answer) -> Iterator[LyingZookeeper]:
-    server = LyingZookeeper(answer)
-    try:
-        yield server
-    finally:
-        server.close()
-
-
 def reply(number: int, body: bytes = b"", error: int = 0) -> bytes:
     return struct.pack(">iqi", number, 1, error) + body
 
@@ -99,31 +77,31 @@ def answer_with(body: Callable[[int], bytes | None]) -> Answer:
     return answer
 
 
-def at_first_endless(number: int, kind: int) -> bytes | None:
-    return None
-
-
 def ask(host: str) -> None:
     clock = SystemClock()
     target = parse_target(split_uri(f"hbase://{host}/hbase?connect_ms=100"))
     Registry(target, Servers(target, clock), clock).find_meta(clock.monotonic_ms() + 5_000)
 
 
-@pytest.mark.parametrize("answer", [at_first_endless, answer_with(lambda number: None)])
+@pytest.mark.parametrize("answer", [lambda number, kind: None, answer_with(lambda number: None)])
 def test_an_endless_answer_ends_with_its_call(answer: Answer) -> None:
     """The client grew without end, also after the call, and each retry left one more thread."""
     before = set(threading.enumerate())
-    with lying(answer) as server:
+    with closing(LyingZookeeper(answer)) as server:
         for _ in range(2):
             with pytest.raises(NotApplied, match="no answer from ZooKeeper"):
-                ask(server.host)
+                ask(server.address)
         ours = {*server._threads, *before}
         assert poll(lambda: set(threading.enumerate()) <= ours | {*server._threads}, 10_000)
         assert server.sent < 16 * MOST_BYTES, "what the sockets hold"
 
 
-def open_client(server: LyingZookeeper) -> ZooKeeperClient:
-    return ZooKeeperClient(Ensemble(server.host), 2_000, SystemClock())
+@contextmanager
+def client_of(answer: Answer) -> Iterator[ZooKeeperClient]:
+    with closing(LyingZookeeper(answer)) as server:
+        client = ZooKeeperClient(Ensemble(server.address), 2_000, SystemClock())
+        with closing(client):
+            yield client
 
 
 @pytest.mark.parametrize(
@@ -148,28 +126,19 @@ def test_nonsense_is_a_failure_of_the_call_and_not_the_end_of_the_client(
     def answer(number: int) -> bytes:
         return body(number) if bad and bad.pop() else reply(number, children)
 
-    with lying(answer_with(answer)) as server:
-        client = open_client(server)
-        try:
-            with suppress(StoreError):  # calls that change nothing are repeated
-                assert client.list_children(["/x"]) == [["a"]]
+    with client_of(answer_with(answer)) as client:
+        with suppress(StoreError):  # calls that change nothing are repeated
             assert client.list_children(["/x"]) == [["a"]]
-        finally:
-            client.close()
+        assert client.list_children(["/x"]) == [["a"]]
 
 
 @pytest.mark.parametrize(
     "body", [b"", b"\0" * 3, struct.pack(">i?i", -1, True, -1), struct.pack(">i?i", 5, False, 0)]
 )
 def test_a_transaction_without_its_results_may_have_been_done(body: bytes) -> None:
-    """A lock may have been taken: its owner must look."""
-    with lying(answer_with(lambda number: reply(number, body))) as server:
-        client = open_client(server)
-        try:
-            with pytest.raises(ReplyLost):
-                client.apply([create_node("/x", b"")])
-        finally:
-            client.close()
+    is_told = pytest.raises(ReplyLost)
+    with client_of(answer_with(lambda number: reply(number, body))) as client, is_told:
+        client.apply([create_node("/x", b"")])
 
 
 @pytest.mark.parametrize(

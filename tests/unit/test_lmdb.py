@@ -1,4 +1,5 @@
-"""The embedded store's map, slots, handles and directory, in one process."""
+"""The embedded store in one process: its map, slots and handles, and files that are cut short,
+lost, replaced, or not to be written."""
 
 from __future__ import annotations
 
@@ -6,7 +7,7 @@ import errno
 import os
 import re
 import threading
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
@@ -14,15 +15,25 @@ import lmdb
 import pytest
 
 from txn import Key, Mutation, connect
-from txn.errors import CorruptRowError, InvalidRequestError, NotApplied, StoreError
+from txn.errors import (
+    CorruptRowError,
+    InvalidRequestError,
+    MaybeApplied,
+    NotApplied,
+    ReadOnlyError,
+    StoreClosedError,
+    StoreError,
+)
 from txn.leases.opening import open_leases
 from txn.model import Family
 from txn.stores import open_store
+from txn.tables.kv import files
 from txn.tables.kv.files import FORMAT
 from txn.tables.kv.lmdb import FIRST_MAP_SIZE, LmdbStore
 from txn.tables.kv.ordered import Reader, Writer
 
 MEGABYTE = 1024 * 1024
+PAGE = 4096
 
 
 @pytest.fixture
@@ -37,68 +48,62 @@ def store(path: str) -> Iterator[LmdbStore]:
     store.close()
 
 
-def get(store: LmdbStore, key: bytes) -> bytes | None:
+@pytest.fixture
+def filled(tmp_path: Path) -> Path:
+    """A store with some values."""
+    filled = tmp_path / "filled"
+    fill(filled)
+    return filled
+
+
+@pytest.fixture
+def data(filled: Path) -> Path:
+    return filled / "data.mdb"
+
+
+@pytest.fixture
+def full(filled: Path) -> Iterator[LmdbStore]:
+    full = LmdbStore(str(filled), sync=False)
+    yield full
+    full.close()
+
+
+def fill(filled: Path, count: int = 50) -> None:
+    full = LmdbStore(str(filled), sync=False)
+    for number in range(count):
+        put(full, b"%d" % number, bytes(3000))
+    full.close()
+
+
+def get(store: LmdbStore, key: bytes = b"0") -> bytes | None:
     return store.read(lambda reader: reader.get(key))
 
 
-def put(store: LmdbStore, key: bytes, value: bytes) -> None:
+def put(store: LmdbStore, key: bytes = b"k", value: bytes = b"v") -> None:
     store.write(lambda writer: writer.put(key, value))
 
 
-def test_a_body_that_raises_changes_nothing(store: LmdbStore) -> None:
-    """A request found illegal half way must not leave its first half."""
-    put(store, b"k", b"old")
-
-    def body(writer: Writer) -> None:
-        writer.put(b"k", b"new")
-        writer.delete(b"other")
-        raise InvalidRequestError("half way")
-
-    with pytest.raises(InvalidRequestError, match="half way"):
-        store.write(body)
-    assert get(store, b"k") == b"old"
+def replace(filled: Path) -> None:
+    """Do what a restore does: put another store where one was."""
+    fill(filled.with_name("backup"), 1)
+    for name in ("data.mdb", "lock.mdb"):
+        os.replace(filled.with_name("backup") / name, filled / name)
 
 
-def test_what_is_done_together_is_one_transaction(store: LmdbStore) -> None:
-    """All of it or none of it: half a roll forward would be a state of its own."""
-
-    def work() -> None:
-        put(store, b"j", b"1")
-        assert get(store, b"j") == b"1"
-        raise InvalidRequestError("half way")
-
-    with pytest.raises(InvalidRequestError, match="half way"):
-        store.atomically(work)
-    assert get(store, b"j") is None
-    put(store, b"j", b"2")  # the thread is on its own again
-    assert get(store, b"j") == b"2"
-
-
-def test_what_is_done_together_starts_again_in_a_larger_map(store: LmdbStore) -> None:
-    """A large transaction must not be stopped by the size the map happens to have."""
+@pytest.mark.parametrize("together", [False, True])
+def test_a_full_map_grows_and_its_transaction_starts_again(
+    store: LmdbStore, together: bool
+) -> None:
+    """The map starts small because of address-space limits; nobody should have to size it."""
     tries: list[int] = []
 
-    def work() -> None:
-        tries.append(1)
-        for number in range(3):
-            put(store, b"%d" % number, bytes(FIRST_MAP_SIZE))
-
-    store.atomically(work)
-    assert len(tries) > 1
-    assert [len(get(store, b"%d" % number) or b"") for number in range(3)] == [FIRST_MAP_SIZE] * 3
-
-
-def test_a_full_map_grows_and_the_transaction_starts_again(store: LmdbStore) -> None:
-    """The map starts small because of address-space limits; nobody should have to size it."""
-    tries = []
-
-    def body(writer: Writer) -> int:
+    def body(writer: Writer) -> None:
         tries.append(1)
         for number in range(3):
             writer.put(b"%d" % number, bytes(FIRST_MAP_SIZE))
-        return len(tries)
 
-    assert store.write(body) == len(tries) > 1
+    store.atomically(lambda: store.write(body)) if together else store.write(body)
+    assert len(tries) > 1
     assert [len(get(store, b"%d" % number) or b"") for number in range(3)] == [FIRST_MAP_SIZE] * 3
 
 
@@ -124,7 +129,6 @@ def test_the_map_grows_beside_readers_and_writers(store: LmdbStore) -> None:
 
 
 def test_a_reader_that_finds_no_slot_waits_for_those_of_its_process(path: str) -> None:
-    """A program with more threads than slots goes on, if slowly."""
     store = LmdbStore(path, sync=False, max_readers=2)
     leave = threading.Event()
     with ThreadPoolExecutor(3) as pool:
@@ -155,19 +159,11 @@ def test_handles_of_a_process_share_what_is_open(path: str, store: LmdbStore) ->
         get(other, b"k")
 
 
-def test_one_process_cannot_have_both_kinds_of_sync(path: str, store: LmdbStore) -> None:
-    """The environment is shared, and its promise with it."""
+def test_one_process_cannot_have_both_kinds_of_sync_or_mode(path: str, store: LmdbStore) -> None:
     with pytest.raises(InvalidRequestError, match="another sync"):
         LmdbStore(path, sync=True)
-
-
-def test_a_closed_store_can_be_opened_again(path: str) -> None:
-    """The last handle closes the files, so the next open starts anew."""
-    for number in range(3):
-        store = LmdbStore(path, sync=number % 2 == 0)
-        assert get(store, b"k") == (b"%d" % (number - 1) if number else None)
-        put(store, b"k", b"%d" % number)
-        store.close()
+    with pytest.raises(InvalidRequestError, match=r"another mode path='.*' mode='rw'"):
+        open_store(f"embedded://{path}?sync=off&mode=ro")
 
 
 def test_a_mistake_of_ours_is_raised_as_it_is(store: LmdbStore) -> None:
@@ -178,21 +174,16 @@ def test_a_mistake_of_ours_is_raised_as_it_is(store: LmdbStore) -> None:
     assert get(store, b"k") == b"1"
 
 
-# --- the directory ------------------------------------------------------------------------------
-
-
 def test_a_new_store_s_directory_says_what_it_is(path: str) -> None:
-    """A person, or a later version, can tell what these files are."""
     LmdbStore(path).close()
+    open_store(f"embedded://{path}", create=False).close()
     assert sorted(os.listdir(path)) == ["data.mdb", "format", "lock.mdb", "writer.lock"]
     assert (Path(path) / "format").read_text() == "hbase-txn embedded store, format 1\n"
 
 
 @pytest.mark.parametrize("kind", ["absent", "empty", "half made", "other files"])
 @pytest.mark.parametrize("query", ["", "?mode=ro"])
-def test_a_store_that_does_not_exist_is_made_only_on_demand(
-    tmp_path: Path, kind: str, query: str
-) -> None:
+def test_an_absent_store_is_made_only_on_demand(tmp_path: Path, kind: str, query: str) -> None:
     """Who reads from a mistyped path must neither find an empty store nor leave one behind."""
     path = tmp_path / "misspelt"
     names = {"half made": [".format-begun"], "other files": ["letter.txt"]}.get(kind, [])
@@ -207,12 +198,6 @@ def test_a_store_that_does_not_exist_is_made_only_on_demand(
         open_store(f"embedded://{path}{query}", create=bool(query))
     assert path.exists() == (kind != "absent")
     assert not path.exists() or os.listdir(path) == names
-
-
-def test_a_store_that_exists_is_opened_without_a_demand_to_make_it(path: str) -> None:
-    """Commands that look open it so."""
-    open_store(f"embedded://{path}").close()
-    open_store(f"embedded://{path}", create=False).close()
 
 
 class Flushed:
@@ -233,10 +218,9 @@ class Flushed:
 
 
 @pytest.mark.parametrize("kind", ["store", "leases"])
-def test_new_folders_are_on_disk(
+def test_a_new_folder_is_on_disk(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, kind: str
 ) -> None:
-    """Flushed commits in a file whose folder is gone after a power failure are lost, too."""
     flushed, path = Flushed(monkeypatch), tmp_path / "a" / "b" / "c"
     if kind == "store":
         LmdbStore(str(path)).close()
@@ -249,9 +233,7 @@ def test_new_folders_are_on_disk(
     assert str(tmp_path.parent) in flushed.names  # a killed process may have made tmp_path
 
 
-def test_a_store_is_on_disk_although_its_maker_was_killed(
-    path: str, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_store_of_a_killed_maker_is_on_disk(path: str, monkeypatch: pytest.MonkeyPatch) -> None:
     """It may have been killed right before it flushed the folder."""
     LmdbStore(path).close()
     (Path(path) / ".format-begun").write_text("")
@@ -280,7 +262,6 @@ def test_a_new_store_s_first_pages_are_written_again_after_a_failed_flush(
 
 
 def test_a_directory_with_other_files_is_refused(tmp_path: Path) -> None:
-    """A mistyped path must not be filled with our files."""
     (tmp_path / "letter.txt").write_text("dear")
     with pytest.raises(StoreError, match=r"not a store of ours.*letter\.txt"):
         LmdbStore(str(tmp_path))
@@ -297,31 +278,18 @@ def test_a_directory_with_other_files_is_refused(tmp_path: Path) -> None:
     ],
 )
 def test_a_format_that_is_not_known_is_refused(path: str, text: str, reason: str) -> None:
-    """An older version must not write into what it does not understand."""
     LmdbStore(path).close()
     (Path(path) / "format").write_bytes(text.encode("latin-1"))
     with pytest.raises(StoreError, match=reason):
         LmdbStore(path)
 
 
-def test_a_claim_that_was_cut_short_does_no_harm(path: str) -> None:
-    """A process killed while it made the directory leaves a file aside, and no format."""
-    os.mkdir(path)
-    (Path(path) / ".format-abc").write_text("hbase-t")
-    LmdbStore(path).close()
-    assert (Path(path) / "format").exists()
-
-
 def test_a_path_that_is_no_directory_is_refused(tmp_path: Path) -> None:
-    """With the path in the message, not a driver's error number."""
     file = tmp_path / "file"
     file.write_text("")
     for path in (file, file / "below"):
         with pytest.raises(StoreError, match="not a directory"):
             LmdbStore(str(path))
-
-
-# --- URIs ---------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize(
@@ -355,19 +323,16 @@ def test_a_path_that_is_no_directory_is_refused(tmp_path: Path) -> None:
     ],
 )
 def test_a_bad_uri_is_refused_with_what_is_known(uri: str, reason: str) -> None:
-    """The message must be enough to mend the URI."""
     with pytest.raises(InvalidRequestError, match=reason):
         open_store(uri)
 
 
 def test_a_path_in_a_uri_may_be_escaped(tmp_path: Path) -> None:
-    """Directories have spaces and other characters in their names."""
     open_store(f"embedded://{tmp_path}/two%20words%3F").close()
     assert (tmp_path / "two words?" / "format").exists()
 
 
 def test_memory_stores_are_shared_by_name_only() -> None:
-    """A test wants a fresh one; two engines of one process may want the same."""
     table = b"t"
     for uri, is_shared in (("memory://", False), ("memory://test-lmdb-shared", True)):
         one, two = open_store(uri), open_store(uri)
@@ -376,7 +341,6 @@ def test_memory_stores_are_shared_by_name_only() -> None:
 
 
 def test_the_first_key_of_a_range_is_the_one_that_a_walk_begins_with(store: LmdbStore) -> None:
-    """A scan leaps by it from row to row, over keys that are longer than LMDB's, too."""
     keys = [b"a", b"b" * 490, b"b" * 491, b"b" * 2000, b"b" * 2000 + b"c", b"c", b"d" * 600, b"e"]
     for key in keys:
         put(store, key, b"1")
@@ -407,13 +371,8 @@ def test_a_store_gives_its_memory_back_unless_it_is_being_read(store: LmdbStore)
     assert store._shared._files is not None
 
 
-# --- damage -------------------------------------------------------------------------------------
-
-
 @pytest.mark.parametrize("damage", ["key", "cell"])
 def test_bytes_that_were_never_written_are_an_error_of_ours(path: str, damage: str) -> None:
-    """Values have no checksum: damage is noticed where it does not decode. What a commit had
-    written before it met it is undone, and other cells can be read."""
     ordered = LmdbStore(path, sync=False)
     key, other = (Key(row, b"d", b"x", b"t") for row in (b"a", b"b"))
     with connect(f"embedded://{path}?sync=off") as engine:
@@ -433,3 +392,282 @@ def test_bytes_that_were_never_written_are_an_error_of_ours(path: str, damage: s
             list(engine.scan("t"))
         assert [cell and cell.value for cell in engine.read([other]).values()] == [b"1"]
     ordered.close()
+
+
+@pytest.mark.parametrize("size", [1, 100, PAGE, PAGE + 100, 2 * PAGE, -PAGE, -1, None])
+def test_a_data_file_that_is_cut_short_is_refused(
+    filled: Path, data: Path, size: int | None
+) -> None:
+    """A missing page, once LMDB has mapped it, kills the process without a word."""
+    whole = data.stat().st_size
+    left = whole // 2 if size is None else size % whole
+    os.truncate(data, left)
+    for read_only in (False, True):
+        with pytest.raises(NotApplied, match=f"cut short.*file='{data}' bytes={left}"):
+            LmdbStore(str(filled), read_only=read_only)
+    assert data.stat().st_size == left
+
+
+@pytest.mark.parametrize("state", ["missing", "empty"])
+def test_a_lost_data_file_is_not_made_anew(filled: Path, data: Path, state: str) -> None:
+    """It would be a new database, of the default protocol, to whoever had one here."""
+    if state == "missing":
+        data.unlink()
+    else:
+        os.truncate(data, 0)
+    before = sorted(os.listdir(filled))
+    for create in (True, False):
+        with pytest.raises(NotApplied, match=f"{state}: restore it.*{data}"):
+            LmdbStore(str(filled), create=create)
+    assert sorted(os.listdir(filled)) == before
+    assert not data.exists() or not data.stat().st_size
+
+
+@pytest.mark.parametrize("page", [0, 1])
+@pytest.mark.parametrize(
+    ("at", "reason"), [(16, "damaged"), (20, "another version of LMDB"), (40, "damaged")]
+)
+def test_a_damaged_page_is_refused(
+    filled: Path, data: Path, page: int, at: int, reason: str
+) -> None:
+    content = bytearray(data.read_bytes())
+    content[page * PAGE + at] ^= 0x7F
+    data.write_bytes(content)
+    with pytest.raises(NotApplied, match=f"{reason}.*{data}"):
+        LmdbStore(str(filled))
+    assert data.read_bytes() == content
+
+
+def test_a_last_page_far_away_is_refused_at_once(filled: Path, data: Path) -> None:
+    """A bit that flips in its number may say so; to list all pages up to it would take for ever."""
+    content = bytearray(data.read_bytes())
+    for page in (0, PAGE):
+        at = page + files._HEADER.size
+        *known, _, number = files._META.unpack_from(content, at)
+        files._META.pack_into(content, at, *known, 1 << 62, number)
+    data.write_bytes(content)
+    with pytest.raises(NotApplied, match="cut short"):
+        LmdbStore(str(filled))
+
+
+@pytest.mark.parametrize("count", [10, 800])
+def test_a_file_that_lacks_only_free_pages_is_whole(filled: Path, data: Path, count: int) -> None:
+    """LMDB does not write a page at the end that one transaction took and gave back."""
+    keys = [b"more %d" % number for number in range(count)]
+    full = LmdbStore(str(filled), sync=False)
+
+    def add(writer: Writer) -> None:
+        for key in keys:
+            writer.put(key, bytes(3000))
+
+    def remove(writer: Writer) -> None:
+        for key in keys:
+            writer.delete(key)
+
+    full.write(add)
+    full.write(remove)
+    for number in range(50):  # the pages of the tree itself go back to the beginning
+        put(full, b"%d" % number, b"small")
+    full.close()
+    whole = data.stat().st_size
+    for left in range(whole, 0, -PAGE * (count // 10)):
+        os.truncate(data, left)
+        try:
+            full = LmdbStore(str(filled), sync=False)
+        except NotApplied:
+            break
+        assert get(full) == b"small"
+        assert data.stat().st_size == left
+        put(full, b"0", b"small")
+        put(full, b"0", b"small")
+        assert data.stat().st_size == whole  # for the next ones, which need not look so long
+        full.close()
+    assert left < whole - PAGE * (count // 10)
+
+
+def test_a_file_cut_short_beneath_a_process_is_an_error_to_it(full: LmdbStore, data: Path) -> None:
+    os.truncate(data, data.stat().st_size // 2)
+    for call in (put, get, put):
+        with pytest.raises(StoreClosedError, match=f"cut short while.*{data}|cut short while"):
+            call(full)
+
+
+@pytest.mark.parametrize("calls", [(put, get, put), ()])
+def test_a_replaced_store_takes_no_more_commits(
+    full: LmdbStore, filled: Path, calls: Sequence[Callable[[LmdbStore], object]]
+) -> None:
+    """They would go to a file that nobody can open any more. A new handle has the new files, and
+    notices that the others have not."""
+    replace(filled)
+    for call in calls:
+        with pytest.raises(StoreClosedError, match="the store was replaced while this process"):
+            call(full)
+    other = LmdbStore(str(filled), sync=False)
+    put(other)
+    assert get(other, b"k") == b"v"
+    assert get(other, b"1") is None
+    with pytest.raises(StoreClosedError, match="replaced"):
+        put(full)
+    full.close()
+    assert get(other, b"k") == b"v"
+    other.close()
+
+
+def test_a_store_replaced_amid_a_commit_does_not_acknowledge_it(
+    full: LmdbStore, filled: Path
+) -> None:
+    def body(writer: Writer) -> None:
+        writer.put(b"k", b"v")
+        replace(filled)
+
+    with pytest.raises(MaybeApplied, match=r"the commit may be lost.*replaced"):
+        full.write(body)
+
+
+def test_a_store_replaced_at_rest_is_not_taken_for_the_old_one(
+    full: LmdbStore, filled: Path
+) -> None:
+    full.unmap()
+    replace(filled)
+    with pytest.raises(StoreClosedError, match="replaced"):
+        put(full)
+    other = LmdbStore(str(filled), sync=False)
+    put(other)
+    other.close()
+
+
+@pytest.mark.parametrize("names", [("data.mdb",), ("data.mdb", "lock.mdb")])
+@pytest.mark.parametrize("call", [put, get])
+def test_an_older_state_in_the_same_file_is_an_error(
+    full: LmdbStore, filled: Path, names: Sequence[str], call: Callable[[LmdbStore], object]
+) -> None:
+    """`cp backup/* store/` after one commit keeps the files. LMDB's lock file remembers other
+    commits, or both agree on less than was acknowledged."""
+    get(full)
+    before = {name: (filled / name).read_bytes() for name in names}
+    put(full)
+    for name, content in before.items():
+        with open(filled / name, "r+b") as file:
+            file.write(content)
+    with pytest.raises(StoreClosedError, match="something else has changed"):
+        call(full)
+
+
+def test_a_newer_state_in_the_same_file_is_an_error(full: LmdbStore, filled: Path) -> None:
+    backup = filled.with_name("backup")
+    fill(backup, 200)
+    with open(filled / "data.mdb", "r+b") as file:
+        file.write((backup / "data.mdb").read_bytes())
+    for call in (get, put):
+        with pytest.raises(StoreClosedError, match="something else has changed"):
+            call(full)
+
+
+@pytest.mark.parametrize("calls", [(put, get), (get, put)])
+@pytest.mark.parametrize("what", ["replaced", "cut short"])
+def test_a_lock_file_that_is_gone_or_cut_is_an_error(
+    full: LmdbStore, filled: Path, what: str, calls: Sequence[Callable[[LmdbStore], object]]
+) -> None:
+    """Without it the processes know nothing of each other's readers and commits."""
+    lock = filled / "lock.mdb"
+    if what == "replaced":
+        lock.unlink()
+        lock.touch()
+    else:
+        os.truncate(lock, 0)
+    for call in calls:
+        with pytest.raises(StoreClosedError, match=f"the store's lock file was {what}"):
+            call(full)
+    full.close()
+    again = LmdbStore(str(filled), sync=False)
+    put(again)
+    again.close()
+
+
+@pytest.mark.parametrize("read_only", [False, True])
+def test_a_replaced_file_of_writers_locks_is_an_error(filled: Path, read_only: bool) -> None:
+    full = LmdbStore(str(filled), sync=False, read_only=read_only)
+    (filled / "writer.lock").unlink()
+    (filled / "writer.lock").touch()
+    with pytest.raises(StoreClosedError, match="lock file was replaced"):
+        get(full) if read_only else put(full)
+    full.close()
+
+
+def test_a_moved_folder_is_an_error_until_it_is_opened_there(full: LmdbStore, filled: Path) -> None:
+    moved = filled.rename(filled.with_name("moved"))
+    with pytest.raises(StoreClosedError, match="the store was moved or deleted"):
+        put(full)
+    other = LmdbStore(str(moved), sync=False)
+    put(other)
+    other.close()
+
+
+def test_threads_beside_each_other_do_not_mistake_growth_for_a_loss(full: LmdbStore) -> None:
+    def grow(name: int) -> None:
+        for number in range(100):
+            put(full, b"%d %d" % (name, number), bytes(5000))
+            assert get(full, b"%d %d" % (name, number)) == bytes(5000)
+
+    with ThreadPoolExecutor(4) as pool:
+        list(pool.map(grow, range(4)))
+
+
+def test_a_store_opened_to_be_read_changes_nothing(filled: Path) -> None:
+    before = {name: (filled / name).stat() for name in os.listdir(filled)}
+    full = LmdbStore(str(filled), read_only=True)
+    assert get(full) == bytes(3000)
+    with pytest.raises(ReadOnlyError, match=f"nothing was written path='{filled}'"):
+        put(full)
+    with pytest.raises(ReadOnlyError):
+        full.atomically(lambda: None)
+    full.unmap()
+    assert get(full) == bytes(3000)
+    full.close()
+    after = {name: (filled / name).stat() for name in os.listdir(filled)}
+    assert {name: (s.st_mtime_ns, s.st_size) for name, s in after.items()} == {
+        name: (s.st_mtime_ns, s.st_size) for name, s in before.items()
+    }
+
+
+def test_a_store_without_lock_files_can_be_read(filled: Path, data: Path) -> None:
+    (filled / "lock.mdb").unlink()
+    (filled / "writer.lock").unlink()
+    full = LmdbStore(str(filled), read_only=True)
+    assert get(full) == bytes(3000)
+    full.close()
+    assert sorted(os.listdir(filled)) == ["data.mdb", "format"]
+
+
+def test_a_thread_reads_at_a_time_where_nothing_may_be_written(filled: Path) -> None:
+    """They share one lock of the process, so one's end must not free the others'."""
+    full = LmdbStore(str(filled), read_only=True)
+    inside, leave = threading.Event(), threading.Event()
+
+    def stay(_: Reader) -> None:
+        inside.set()
+        assert leave.wait(60)
+
+    with ThreadPoolExecutor(2) as pool:
+        first = pool.submit(full.read, stay)
+        assert inside.wait(60)
+        second = pool.submit(get, full)
+        leave.set()
+        first.result(60)
+        assert second.result(60) == bytes(3000)
+    full.close()
+
+
+def test_tables_that_are_there_are_ensured_without_a_write(tmp_path: Path) -> None:
+    uri = f"embedded://{tmp_path}/store"
+    full = open_store(uri)
+    full.ensure_table(b"t", {b"d": Family()})
+    full.close()
+    full = open_store(f"{uri}?mode=ro")
+    full.ensure_table(b"t", {b"d": Family()})
+    with pytest.raises(InvalidRequestError, match="other settings"):
+        full.ensure_table(b"t", {b"d": Family(versions=7)})
+    for table, family in ((b"t", b"e"), (b"u", b"d")):
+        with pytest.raises(ReadOnlyError):
+            full.ensure_table(table, {family: Family()})
+    full.close()

@@ -6,12 +6,12 @@ import os
 import signal
 import socket
 import struct
-import sys
 import threading
-import time
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
-from typing import Any, NoReturn
+from contextlib import ExitStack, closing
+from typing import Any
+from unittest.mock import patch
 
 import pytest
 
@@ -19,17 +19,16 @@ from tests.unit.fake_region_server import (
     NAMELESS,
     TABLE,
     Break,
-    FakeRegionServer,
     Flood,
     Refuse,
     Say,
     Silence,
-    encode_cell,
     fake_region_server,
 )
-from txn.clock import ManualClock, SystemClock
+from tests.unit.fake_region_server import FakeRegionServer as Server
+from tests.unit.interrupting import Interrupt
+from txn.clock import ManualClock, poll
 from txn.errors import (
-    InvalidRequestError,
     MaybeApplied,
     NotApplied,
     StoreClosedError,
@@ -39,16 +38,24 @@ from txn.errors import (
 from txn.model import Cell, Check, Edit, Family, Key
 from txn.stores import open_store
 from txn.stores.base import TableSize
-from txn.stores.hbase.native import tables
-from txn.stores.hbase.native.connection import RpcCall
+from txn.stores.hbase.native.connection import IDLE_MS, RpcCall, RpcConnection
 from txn.stores.hbase.native.items import ASYNC_WAL, ReadRow
-from txn.stores.hbase.native.messages import PB, Cells
+from txn.stores.hbase.native.messages import PB
 from txn.stores.hbase.native.regions import DISABLED
 from txn.stores.hbase.native.servers import Servers
-from txn.stores.hbase.native.store import NativeStore
-from txn.stores.hbase.native.target import Address, Target
+from txn.stores.hbase.native.store import NativeStore as Store
+from txn.stores.hbase.native.tables import CHANGE_MS
+from txn.stores.hbase.native.target import Target
 from txn.stores.hbase.native.tenure import REST_MS
 from txn.stores.wire import SharedWire
+
+PATIENCE_S = 60
+FAMILIES = {b"d": Family()}
+BUSY, ELSEWHERE = "RegionTooBusyException", "NotServingRegionException"
+
+Opener = Callable[..., Store]
+Refusal = tuple[str | None, str, str, type[StoreError], str]
+"""Which row, or the call, is refused by what; the rows of the checks; and what they are told."""
 
 
 def key(row: str, column: str = "x") -> Key:
@@ -59,35 +66,68 @@ def put_if(row: str, expected: bytes, value: bytes) -> Check:
     return Check(key(row), expected, ((key(row), value),))
 
 
+PUT = put_if("a", b"", b"1")
+
+
 @pytest.fixture
-def server() -> Iterator[FakeRegionServer]:
+def server() -> Iterator[Server]:
     with fake_region_server() as server:
         yield server
 
 
 @pytest.fixture
-def store(server: FakeRegionServer) -> Iterator[NativeStore]:
-    store = open_store(server.uri + "&timeout_ms=2000")
-    assert isinstance(store, NativeStore)
+def other() -> Iterator[Server]:
+    with fake_region_server() as other:
+        yield other
+
+
+@pytest.fixture
+def clock() -> ManualClock:
+    return ManualClock()
+
+
+@pytest.fixture
+def open_at(server: Server, clock: ManualClock) -> Iterator[Opener]:
+    """Opens stores of the server, with more options and the manual clock."""
+    with ExitStack() as stack:
+
+        def open_at(options: str = "", uri: str = server.uri) -> Store:
+            store = open_store(f"{uri}{options}", clock)
+            assert isinstance(store, Store)
+            stack.callback(store.close)
+            return store
+
+        yield open_at
+
+
+@pytest.fixture
+def store(server: Server, open_at: Opener) -> Store:
+    """A store that has found its server, and whose clock does not move by itself."""
+    store = open_at("&timeout_ms=2000")
     store.read([key("warm")])
     store._sizes.learn(b"t", 1_000, 1_000)  # else few rows share an answer
-    server.methods.clear()
-    server.sizes.clear()
-    server.requests.clear()
-    yield store
-    store.close()
+    forget(server)
+    return store
 
 
-def send_get(store: NativeStore, place: Address, due_ms: int) -> RpcCall:
+def forget(*servers: Server) -> None:
+    for server in servers:
+        del server.methods[:], server.sizes[:], server.requests[:]
+
+
+def get_connection(store: Store) -> RpcConnection:
+    (found,) = (each for at, each in store._servers._open.items() if at[1] == "ClientService")
+    return found
+
+
+def send_get(store: Store, server: Server, due_ms: int) -> RpcCall:
     request = PB.GetRequest(region={"type": 1, "value": b""}, get={"row": b"a"})
+    place = ("127.0.0.1", server.port)
     return store._servers.send(place, "ClientService", "Get", request, due_ms)
 
 
 def fail(
-    server: FakeRegionServer,
-    error: Exception,
-    times: int = 1,
-    after: Callable[[], None] = lambda: None,
+    server: Server, error: Exception, times: int = 1, after: Callable[[], None] = lambda: None
 ) -> None:
     """Let the next calls fail that are for rows."""
 
@@ -99,13 +139,26 @@ def fail(
     server.before = before
 
 
-# --- one request a server -------------------------------------------------------------------------
+def refuse(server: Server, method: str, error: Exception) -> None:
+    """Let all calls of a method fail."""
+
+    def before(number: int, asked: str) -> None:
+        if asked == method:
+            raise error
+
+    server.before = before
 
 
-def test_a_call_is_one_request_however_many_rows(
-    server: FakeRegionServer, store: NativeStore
-) -> None:
-    """In many regions or one: that is what the gateways could not do."""
+@pytest.fixture
+def apart(server: Server, other: Server, open_at: Opener) -> Store:
+    """A store that has found its two servers, of rows from `m` on and of those before it."""
+    server.starts, server.ports, store = [b"", b"m"], {b"m": other.port}, open_at()
+    store.read([key("a"), key("n")])
+    forget(server, other)
+    return store
+
+
+def test_a_call_is_one_request_however_many_rows(server: Server, store: Store) -> None:
     server.starts = [b"", b"3", b"6"]
     keys = [key(str(number)) for number in range(10)]
     store.write([Edit(each, b"1", 5) for each in keys])
@@ -113,67 +166,44 @@ def test_a_call_is_one_request_however_many_rows(
     assert store.read(keys) == {each: Cell(b"2", 1) for each in keys}
     assert server.methods.count("Multi") == 3
     assert server.sizes == [10, 10, 10]
+    other_name = keys[0]._replace(table=b"default:" + TABLE)  # HBase knows regions by the shorter
+    assert store.read([other_name]) == {other_name: Cell(b"2", 1)}
 
 
-def test_many_checks_are_taken_side_by_side(server: FakeRegionServer, store: NativeStore) -> None:
-    """A server syncs its log after each of those that it takes in one request. Those of one row
-    stay in their order."""
-    rows = [f"{number:02}" for number in range(40)]
+def test_many_checks_are_taken_side_by_side_by_some_threads(server: Server, store: Store) -> None:
+    """A server has 30 threads for all of its clients. It syncs its log after each check that it
+    takes in one request. Those of one row stay in their order."""
+    rows = [f"{number:03}" for number in range(40)]
     checks = [put_if(row, b"", b"1") for row in rows] + [put_if(row, b"1", b"2") for row in rows]
     assert store.check_and_put(checks) == [True] * 80
     assert server.sizes == [16] * 5
     assert set(server.cells.values()) == {b"2"}
+    assert store.check_and_put([put_if(f"1{n:03}", b"", b"1") for n in range(400)]) == [True] * 400
+    assert server.sizes[5:] == [50] * 8
 
 
-def test_checks_do_not_take_all_of_a_servers_threads(
-    server: FakeRegionServer, store: NativeStore
-) -> None:
-    """It has 30 by default, for all of its clients."""
-    checks = [put_if(f"{number:03}", b"", b"1") for number in range(400)]
-    assert store.check_and_put(checks) == [True] * 400
-    assert server.sizes == [50] * 8
-
-
-def test_groups_of_a_read_are_one_request_in_their_order(
-    server: FakeRegionServer, store: NativeStore
-) -> None:
-    """A server does what is in a request one after the other."""
-    store.write([Edit(key(row), b"1", 5) for row in "ab"])
-    assert store.read([key("a")], [key("b"), key("c")]) == {
-        key("a"): Cell(b"1", 1),
-        key("b"): Cell(b"1", 1),
-        key("c"): None,
-    }
-    assert server.count("Multi") == 2
-
-
-def test_groups_are_asked_one_by_one_if_one_request_did_not_get_all(
-    server: FakeRegionServer, store: NativeStore
+def test_groups_are_one_request_or_one_each_if_that_lacks_some(
+    server: Server, store: Store
 ) -> None:
     """What is missing would be read after what follows it."""
+    found = dict.fromkeys([key("a"), key("b"), key("c")])
+    assert store.read([key("a")], [key("b"), key("c")]) == found
     server.refused[b"a"] = ["NotServingRegionException"]
-    assert store.read([key("a")], [key("b")]) == {key("a"): None, key("b"): None}
-    assert server.sizes == [2, 1, 1]
+    assert store.read([key("a")], [key("b"), key("c")]) == found
+    assert server.sizes == [3, 3, 1, 2]
 
 
-def test_groups_on_several_servers_are_asked_one_by_one(server: FakeRegionServer) -> None:
+def test_groups_on_two_servers_are_one_by_one(server: Server, other: Server, apart: Store) -> None:
     """Two servers keep no order between them."""
-    with fake_region_server() as other:
-        server.starts, server.ports = [b"", b"m"], {b"m": other.port}
-        store = open_store(server.uri)
-        store.read([key("a"), key("n")])
-        answered: list[str] = []
-        server.before = lambda number, method: answered.append("first") if number > 1 else None
-        other.before = lambda number, method: answered.append("second") if number > 1 else None
-        found = store.read([key("n")], [key("a")], [key("o")])
-        assert found == dict.fromkeys([key("n"), key("a"), key("o")])
-        assert [each for each in answered if each] == ["second", "first", "second"]
-        store.close()
+    answered: list[str] = []
+    server.before = lambda number, method: answered.append("first")
+    other.before = lambda number, method: answered.append("second")
+    found = apart.read([key("n")], [key("a")], [key("o")])
+    assert found == dict.fromkeys([key("n"), key("a"), key("o")])
+    assert answered == ["second", "first", "second"]
 
 
-def test_edits_that_later_ones_replace_are_not_sent(
-    server: FakeRegionServer, store: NativeStore
-) -> None:
+def test_edits_that_later_ones_replace_are_not_sent(server: Server, store: Store) -> None:
     """Of two puts of a cell at one timestamp, HBase shows the one that arrived last."""
     store.write([Edit(key("a"), value, at) for value, at in ((b"1", 5), (b"2", 6), (b"3", 5))])
     (action,) = server.requests[-1].regionAction[0].action
@@ -181,20 +211,14 @@ def test_edits_that_later_ones_replace_are_not_sent(
     assert [(cell.value, cell.timestamp) for cell in cells] == [(b"3", 5), (b"2", 6)]
 
 
-def test_checks_of_several_tables_are_one_request(
-    server: FakeRegionServer, store: NativeStore
-) -> None:
-    """With a condition or without, and deferred or not: a transaction row and its locks, in
-    whatever regions of the server they are."""
+def test_checks_of_several_tables_are_one_request(server: Server, store: Store) -> None:
+    """With a condition or without, and deferred or not: a transaction row and its locks. Both of a
+    row's writes are deferred: the server waits for its log if one of them wants that."""
     server.starts = [b"", b"m"]
     row = Key("r", "t", "status", "u")
-    checks = [
-        Check(row, None, ((row, b"0"),), is_deferred=True),
-        put_if("a", b"", b"1"),
-        put_if("n", b"", b"1"),
-        put_if("a", b"", b"2"),
-    ]
-    assert store.check_and_put(checks) == [True, True, True, False]
+    first = Check(row, None, ((row, b"0"),), is_deferred=True)
+    others = [PUT, put_if("n", b"", b"1"), put_if("a", b"", b"2")]
+    assert store.check_and_put([first, *others]) == [True, True, True, False]
     assert server.sizes == [4]
     (request,) = server.requests
     assert [entry.atomic for entry in request.regionAction] == [False, True, True, True]
@@ -203,12 +227,6 @@ def test_checks_of_several_tables_are_one_request(
         [action.mutation.durability for action in entry.action] for entry in request.regionAction
     ]
     assert durabilities == [[ASYNC_WAL], [0], [0], [0]]
-
-
-def test_a_deferred_check_is_so_in_both_of_its_writes(
-    server: FakeRegionServer, store: NativeStore
-) -> None:
-    """The server waits for its log if one of a row's writes wants that."""
     edits = (Edit(key("a"), b"1", 5), Edit(key("a", "y"), None, 5))
     for expected in (b"", None):
         assert store.check_and_put([Check(key("a", "z"), expected, (), edits, True)]) == [True]
@@ -216,10 +234,9 @@ def test_a_deferred_check_is_so_in_both_of_its_writes(
         assert [action.mutation.durability for action in entry.action] == [ASYNC_WAL] * 2
 
 
-def test_checks_and_a_read_are_one_request(server: FakeRegionServer, store: NativeStore) -> None:
-    """The server carries out the checks first."""
+def test_checks_and_a_read_are_one_request(server: Server, store: Store) -> None:
     server.starts = [b"", b"m"]
-    checks = [put_if("a", b"", b"1"), put_if("a", b"2", b"3"), put_if("n", b"", b"1")]
+    checks = [PUT, put_if("a", b"2", b"3"), put_if("n", b"", b"1")]
     wanted = [key("b"), key("a"), key("n")]
     answers, cells, _ = store.check_and_read(checks, wanted)
     assert answers == [True, False, True]
@@ -230,47 +247,34 @@ def test_checks_and_a_read_are_one_request(server: FakeRegionServer, store: Nati
     assert server.sizes == [6, 3, 1]
 
 
-def test_servers_do_checks_and_reads_at_the_same_time(server: FakeRegionServer) -> None:
-    """One request to each, and one round."""
+def test_servers_check_and_read_at_one_time(server: Server, other: Server, apart: Store) -> None:
     met = threading.Barrier(2)
-    with fake_region_server() as other:
-        server.starts, server.ports = [b"", b"m"], {b"m": other.port}
-        store = open_store(server.uri)
-        store.read([key("a"), key("n")])
-        del server.methods[:], other.methods[:]
-        server.before = other.before = lambda number, method: met.wait(30) and None
-        assert store.check_and_put([put_if("a", b"", b"1"), put_if("n", b"", b"1")]) == [True] * 2
-        answers, cells, _ = store.check_and_read([put_if("a", b"1", b"2")], [key("n"), key("a")])
-        assert (answers, cells) == ([True], {key("n"): Cell(b"1", 1), key("a"): Cell(b"2", 1)})
-        assert server.methods == other.methods == ["Multi"] * 2
-        store.close()
+    server.before = other.before = lambda number, method: met.wait(PATIENCE_S) and None
+    assert apart.check_and_put([PUT, put_if("n", b"", b"1")]) == [True] * 2
+    answers, cells, _ = apart.check_and_read([put_if("a", b"1", b"2")], [key("n"), key("a")])
+    assert (answers, cells) == ([True], {key("n"): Cell(b"1", 1), key("a"): Cell(b"2", 1)})
+    assert server.methods == other.methods == ["Multi"] * 2
 
 
-def test_a_read_with_checks_is_repeated_and_they_are_not(server: FakeRegionServer) -> None:
+def test_a_read_is_repeated_and_its_checks_are_not(
+    server: Server, other: Server, apart: Store
+) -> None:
     """The answers of a server to reads alone are lost, or their region has moved; then those to a
     request with a check."""
-    with fake_region_server() as other:
-        server.starts, server.ports = [b"", b"m"], {b"m": other.port}
-        store = open_store(server.uri)
-        keys = [key("a"), key("n")]
-        store.read(keys)
-        del server.methods[:], other.methods[:]
-        fail(other, Break())
-        server.refused[b"a"] = ["", "NotServingRegionException"]
-        answers, cells, _ = store.check_and_read([put_if("a", b"", b"1")], keys)
-        assert (answers, cells) == ([True], {key("a"): Cell(b"1", 1), key("n"): None})
-        assert (server.sizes[1:], other.sizes[1:]) == ([2, 1], [1, 1])
-        server.methods.clear()
-        fail(server, Break())
-        with pytest.raises(MaybeApplied, match="no answer"):
-            store.check_and_read([put_if("a", b"1", b"2")], keys)
-        assert server.count("Multi") == 1
-        store.close()
+    keys = [key("a"), key("n")]
+    fail(other, Break())
+    server.refused[b"a"] = ["", "NotServingRegionException"]
+    answers, cells, _ = apart.check_and_read([PUT], keys)
+    assert (answers, cells) == ([True], {key("a"): Cell(b"1", 1), key("n"): None})
+    assert (server.sizes, other.sizes) == ([2, 1], [1, 1])
+    server.methods.clear()
+    fail(server, Break())
+    with pytest.raises(MaybeApplied, match="no answer"):
+        apart.check_and_read([put_if("a", b"1", b"2")], keys)
+    assert server.count("Multi") == 1
 
 
-def test_checks_with_a_read_are_shared_out_by_their_work(
-    server: FakeRegionServer, store: NativeStore
-) -> None:
+def test_checks_with_a_read_are_shared_out_by_their_work(server: Server, store: Store) -> None:
     """A server waits for its log after a check, but not after a deferred one."""
     checks = [put_if(f"{number:02}", b"", b"1") for number in range(16)]
     deferred = [check._replace(is_deferred=True) for check in checks]
@@ -281,9 +285,7 @@ def test_checks_with_a_read_are_shared_out_by_their_work(
     assert server.sizes[2:] == [48]
 
 
-def test_many_rows_are_cut_into_several_requests(
-    server: FakeRegionServer, store: NativeStore
-) -> None:
+def test_many_rows_are_cut_into_several_requests(server: Server, store: Store) -> None:
     """A server holds all of a request in its memory: 2,000 rows and 8 MB are under way at most, in
     requests side by side, so that the server works while the next is made."""
     keys = [key(f"{number:05}") for number in range(4_100)]
@@ -291,118 +293,90 @@ def test_many_rows_are_cut_into_several_requests(
     assert server.sizes == [250] * 16 + [50] * 2
     assert all(store.read(keys[:65]).values())
     assert server.sizes[18:] == [33, 32]
+    assert all(store.read(keys[:2_100], keys[:1]).values())
+    assert server.sizes[20:] == [125] * 16 + [50] * 2 + [1]
     store.write([Edit(each, b"1" * 3_000_000, 5) for each in keys[:5]])
-    assert server.sizes[20:] == [2, 2, 1]
+    assert server.sizes[39:] == [2, 2, 1]
 
 
-def test_groups_of_many_rows_are_cut_too(server: FakeRegionServer, store: NativeStore) -> None:
-    """As those of any other call are."""
-    keys = [key(f"{number:05}") for number in range(2_100)]
-    assert store.read(keys, keys[:1]) == dict.fromkeys(keys)
-    assert server.sizes == [125] * 16 + [50] * 2 + [1]
-
-
-def test_a_server_that_cannot_be_reached_is_tried_once_for_all_parts_of_a_call(
-    server: FakeRegionServer, store: NativeStore, monkeypatch: pytest.MonkeyPatch
+def test_an_unreachable_server_is_tried_once_for_all_parts_of_a_call(
+    store: Store, clock: ManualClock
 ) -> None:
     """To find out may take as long as opening a connection may."""
-    tried: list[object] = []
-
-    def send(*of: object) -> NoReturn:
-        tried.append(of)
-        raise TimeoutError("timed out")
-
-    monkeypatch.setattr(store._servers, "send", send)
     items = [ReadRow(Key(b"%03d" % number, "", "", "t"), []) for number in range(200)]
-    assert store._batches.try_once(items, SystemClock().monotonic_ms() + 5_000) == [None] * 200
-    assert len(tried) == 1
+    with patch.object(store._servers, "send", side_effect=TimeoutError("timed out")) as send:
+        assert store._batches.try_once(items, clock.monotonic_ms() + 5_000) == [None] * 200
+    assert send.call_count == 1
 
 
-def test_a_row_of_which_a_part_was_written_is_not_said_to_be_as_it_was(
-    server: FakeRegionServer,
-) -> None:
-    """Here its put is refused, again and again, and its delete marker is taken."""
+def test_a_row_written_in_part_is_not_said_to_be_as_it_was(server: Server, store: Store) -> None:
+    """Here its put is refused, again and again, and its delete marker is taken; unless it is to be
+    written at once, and thus is tried again as a whole."""
+    edits = [Edit(key("a"), b"1", 5), Edit(key("a"), None, 4)]
+    server.refused[b"a"] = ["RegionTooBusyException", ""]
+    store.write(edits, by_row=True)
+    assert server.sizes == [2, 2]
+    assert [entry.atomic for each in server.requests for entry in each.regionAction] == [True] * 2
     server.refused[b"a"] = ["RegionTooBusyException", ""] * 1_000
-    store = open_store(f"{server.uri}&timeout_ms=300", ManualClock())
     with pytest.raises(MaybeApplied, match="could not do it in time"):
-        store.write([Edit(key("a"), b"1", 5), Edit(key("a"), None, 4)])
-    store.close()
+        store.write(edits)
 
 
-def test_closing_ends_calls_on_connections_that_were_replaced(
-    server: FakeRegionServer, store: NativeStore
-) -> None:
+def test_answers_come_in_any_order_to_many_threads(server: Server, store: Store) -> None:
+    server.cells = {(b"%d" % n, b"d", b"x"): b"%d" % n for n in range(16)}
+    second_answered = threading.Event()
+
+    def before(number: int, method: str) -> None:
+        if method == "Multi" and number == 1:
+            assert second_answered.wait(PATIENCE_S)
+
+    def read(number: int) -> Cell | None:
+        return store.read([key(str(number))])[key(str(number))]
+
+    server.before = before
+    with ThreadPoolExecutor(16) as pool:
+        first = pool.submit(read, 0)
+        assert poll(lambda: bool(server.methods), 60_000)
+        assert pool.submit(read, 1).result(PATIENCE_S) == Cell(b"1", 1)
+        second_answered.set()
+        assert first.result(PATIENCE_S) == Cell(b"0", 1)
+        numbers = [number % 16 for number in range(800)]
+        assert [*pool.map(read, numbers)] == [Cell(b"%d" % number, 1) for number in numbers]
+    assert server.connections == 3, "for rows, for where they are, and for who is at work"
+
+
+def test_closing_ends_calls_on_connections_that_were_replaced(server: Server, store: Store) -> None:
     """One that was given up still carries the calls that were on their way."""
     asked, release = threading.Event(), threading.Event()
 
     def before(number: int, method: str) -> None:
         if method == "Multi" and number == 1:
             asked.set()
-            release.wait(5)
+            release.wait(PATIENCE_S)
 
     server.before = before
     with ThreadPoolExecutor(1) as pool:
-        waiting = pool.submit(store.check_and_put, [put_if("a", b"", b"1")])
-        assert asked.wait(5)
-        for at, connection in store._servers._open.items():
-            if at[1] == "ClientService":
-                connection.retire()
+        waiting = pool.submit(store.check_and_put, [PUT])
+        assert asked.wait(PATIENCE_S)
+        get_connection(store).retire()
         assert store.read([key("b")]) == {key("b"): None}
         store.close()
         with pytest.raises(StoreClosedError):
-            waiting.result(3)
+            waiting.result(PATIENCE_S)
         release.set()
+    with pytest.raises(StoreClosedError):
+        store.read([key("a")])
 
 
-def test_answers_come_in_any_order(server: FakeRegionServer, store: NativeStore) -> None:
-    """The first of two calls is answered last, on the one connection that there is."""
-    server.cells = {(row, b"d", b"x"): row for row in (b"a", b"b")}
-    second_answered = threading.Event()
-    found: dict[str, object] = {}
-
-    def before(number: int, method: str) -> None:
-        if method == "Multi" and number == 1:
-            assert second_answered.wait(5)
-
-    def read(row: str) -> None:
-        found[row] = store.read([key(row)])[key(row)]
-
-    server.before = before
-    first = threading.Thread(target=read, args=("a",))
-    first.start()
-    while not server.methods:
-        time.sleep(0.001)
-    second = threading.Thread(target=read, args=("b",))
-    second.start()
-    second.join()
-    assert found == {"b": Cell(b"b", 1)}
-    second_answered.set()
-    first.join()
-    assert found == {"a": Cell(b"a", 1), "b": Cell(b"b", 1)}
-    assert server.connections == 3, "for rows, for where they are, and for who is at work"
+def test_calls_take_turns_on_the_connections_asked_for(server: Server, open_at: Opener) -> None:
+    store = open_at("&connections=2&user=alice")
+    for _ in range(6):
+        store.read([key("a")])
+    assert server.services.count("ClientService") == 2
+    assert set(server.users) == {"alice"}
 
 
-def test_many_threads_share_a_connection(server: FakeRegionServer, store: NativeStore) -> None:
-    """Each gets its own answers, whoever reads them."""
-    server.cells = {(b"%d" % n, b"d", b"x"): b"%d" % n for n in range(16)}
-    wrong: list[object] = []
-
-    def read(number: int) -> None:
-        for _ in range(50):
-            found = store.read([key(str(number))])
-            if found != {key(str(number)): Cell(b"%d" % number, 1)}:
-                wrong.append(found)
-
-    threads = [threading.Thread(target=read, args=(number,)) for number in range(16)]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join()
-    assert wrong == []
-    assert server.connections == 3
-
-
-def stop_within_a_scan(server: FakeRegionServer) -> None:
+def stop_within_a_scan(server: Server) -> None:
     """Let the server stop before any row, within row c, and at row d, which is gone when it is read
     again."""
     server.cells = {(b"c", b"d", b"x"): b"1", (b"c", b"d", b"y"): b"2"}
@@ -414,9 +388,7 @@ def stop_within_a_scan(server: FakeRegionServer) -> None:
     ]
 
 
-def test_a_scan_goes_on_where_the_server_stopped(
-    server: FakeRegionServer, store: NativeStore
-) -> None:
+def test_a_scan_goes_on_where_the_server_stopped(server: Server, store: Store) -> None:
     """It stops when it takes long: where it found nothing, or within a row, which is then read
     whole, and may be gone by then."""
     stop_within_a_scan(server)
@@ -425,10 +397,7 @@ def test_a_scan_goes_on_where_the_server_stopped(
     assert server.scanned == [b"", b"b", b"c\0", b"d\0"]
 
 
-def test_columns_go_on_where_the_server_stopped(
-    server: FakeRegionServer, store: NativeStore
-) -> None:
-    """As the rows of a scan do; a row that is gone by then has no values."""
+def test_columns_go_on_where_the_server_stopped(server: Server, store: Store) -> None:
     stop_within_a_scan(server)
     columns = [(b"d", b"y"), (b"d", b"x")]
     found, start = [], b""
@@ -447,17 +416,10 @@ def test_columns_go_on_where_the_server_stopped(
     assert store.read_columns(TABLE, b"b", b"b", columns) == ([], [[], []], None)
 
 
-@pytest.mark.parametrize("columns", [[(b"d", b"x")], [(b"d", b"y")]], ids=["too few", "others"])
-def test_cells_that_are_not_what_was_asked_are_refused(columns: list[tuple[bytes, bytes]]) -> None:
-    block = encode_cell(b"a", b"d", b"x", b"1")
-    with pytest.raises(MaybeApplied, match="cells are missing"):
-        Cells(block[: -1 if columns[0][1] == b"x" else None]).take_columns([1], columns)
-
-
-def test_a_reverse_scan_goes_on_where_the_server_stopped(server: FakeRegionServer) -> None:
+def test_a_reverse_scan_goes_on_where_the_server_stopped(server: Server, open_at: Opener) -> None:
     """The row at which it stopped may still be to come; and behind a region comes the one before
     it."""
-    server.starts, store = [b"", b"m"], open_store(server.uri)
+    server.starts, store = [b"", b"m"], open_at()
     server.cells = {(b"x", b"d", b"x"): b"1", (b"x", b"d", b"y"): b"2"}
     server.pages = [
         ([], False, b"y", True),
@@ -467,435 +429,284 @@ def test_a_reverse_scan_goes_on_where_the_server_stopped(server: FakeRegionServe
         ([b"b"], False, b"", False),
     ]
     found = store.scan(TABLE, columns=[(b"d", b"x"), (b"d", b"y")], reverse=True)
-    assert [(row.row, len(row.cells)) for row in found] == [
-        (b"y", 1),
-        (b"x", 2),
-        (b"n", 1),
-        (b"b", 1),
-    ]
+    wanted = [(b"y", 1), (b"x", 2), (b"n", 1), (b"b", 1)]
+    assert [(row.row, len(row.cells)) for row in found] == wanted
     assert server.scanned == [b"", b"y\0", b"x", b"m", b"c"]
-    store.close()
 
 
-def test_a_reverse_scan_ends_with_the_region_of_its_start(server: FakeRegionServer) -> None:
-    """The regions before it have none of its rows."""
-    server.starts, store = [b"", b"g", b"m"], open_store(server.uri)
+def test_a_reverse_scan_ends_with_the_region_of_its_start(server: Server, open_at: Opener) -> None:
+    server.starts = [b"", b"g", b"m"]
     server.pages = [([], False, b"", False), ([], False, b"", False)]
-    assert list(store.scan(TABLE, b"g", b"m\0", reverse=True)) == []
+    assert list(open_at().scan(TABLE, b"g", b"m\0", reverse=True)) == []
     assert server.scanned == [b"m\0", b"m"]
-    store.close()
-
-
-# --- broken connections ---------------------------------------------------------------------------
-
-BROKEN = [
-    pytest.param(Break(), id="before the answer"),
-    pytest.param(Break(after=3), id="within its length"),
-    pytest.param(Break(after=9), id="within the answer"),
-    pytest.param(Say(b"HTTP/1.1 400 Bad Request\r\n\r\n"), id="another protocol's"),
-    pytest.param(Say(b"\x00\x00\x00\x06\xff\xff\xff\xff\xff\xff"), id="no numbers"),
-    pytest.param(Say(b"\x00\x00\x00\x04\x02\x08\x01\x7f"), id="wrong lengths"),
-    pytest.param(Say(b"\x00\x00\x00\x03\x02\xff\xff"), id="no header"),
-]
-
-
-@pytest.mark.parametrize("error", BROKEN)
-def test_a_read_or_write_whose_answer_is_lost_is_repeated(
-    server: FakeRegionServer, store: NativeStore, error: Exception
-) -> None:
-    """Repeating it changes nothing."""
-    fail(server, error)
-    store.write([Edit(key("a"), b"1", 5)])
-    assert server.count("Multi") == 2
-    assert store.read([key("a")]) == {key("a"): Cell(b"1", 1)}
-
-
-@pytest.mark.parametrize("error", BROKEN)
-def test_a_check_whose_answer_is_lost_may_have_been_applied(
-    server: FakeRegionServer, store: NativeStore, error: Exception
-) -> None:
-    """Its repeat would answer no where it answered yes."""
-    fail(server, error)
-    with pytest.raises(MaybeApplied):
-        store.check_and_put([put_if("a", b"", b"1")])
-    assert server.count("Multi") == 1
-    assert store.check_and_put([put_if("a", b"1", b"2")]) == [True]
-
-
-@pytest.mark.parametrize("answer", [b"\x02\x08\x03\x00", b"\x02\x08\x03\x02\xff\xff"])
-def test_an_answer_that_is_not_of_the_request_may_have_been_applied(
-    server: FakeRegionServer, store: NativeStore, answer: bytes
-) -> None:
-    """It has fewer rows than were asked for, is no message, or is of nothing at all."""
-    fail(server, Say(struct.pack(">I", len(answer)) + answer), times=9)
-    for call in (
-        lambda: store.check_and_put([put_if("a", b"", b"1")]),
-        lambda: store.read([key("a")]),
-    ):
-        with pytest.raises(MaybeApplied):
-            call()
 
 
 @pytest.mark.parametrize(
-    ("result", "message"),
+    "error",
     [
-        ({}, "rows are missing"),
-        ({"resultOrException": [{"index": 1}]}, "an answer is of no row"),
+        pytest.param(Break(), id="before the answer"),
+        pytest.param(Break(after=3), id="within its length"),
+        pytest.param(Break(after=9), id="within the answer"),
+        pytest.param(Say(b"HTTP/1.1 400 Bad Request\r\n\r\n"), id="another protocol's"),
+        pytest.param(Say(b"\x00\x00\x00\x06\xff\xff\xff\xff\xff\xff"), id="no numbers"),
+        pytest.param(Say(b"\x00\x00\x00\x04\x02\x08\x01\x7f"), id="wrong lengths"),
+        pytest.param(Say(b"\x00\x00\x00\x03\x02\xff\xff"), id="no header"),
     ],
 )
-def test_an_answer_for_other_rows_is_told(
-    server: FakeRegionServer, store: NativeStore, result: dict[str, Any], message: str
+def test_a_call_whose_answer_is_lost_is_repeated_unless_it_has_a_check(
+    server: Server, store: Store, error: Exception
 ) -> None:
-    """Nobody knows what became of the rows that were sent."""
-    body = PB.MultiResponse(regionActionResult=[result]).SerializeToString()
-    answer = b"\x02\x08\x03" + bytes([len(body)]) + body
-    fail(server, Say(struct.pack(">I", len(answer)) + answer))
-    with pytest.raises(MaybeApplied, match=message):
-        store.write([Edit(key("a"), b"1", 5)])
+    """Its repeat would answer no where it answered yes."""
+    fail(server, error)
+    store.write([Edit(key("a"), b"1", 5)])
+    assert server.count("Multi") == 2
+    server.methods.clear()
+    with pytest.raises(MaybeApplied):
+        store.check_and_put([put_if("b", b"", b"1")])
+    assert server.count("Multi") == 1
+    assert store.read([key("a")]) == {key("a"): Cell(b"1", 1)}
+    assert store.check_and_put([put_if("a", b"1", b"2")]) == [True]
 
 
-def test_a_row_that_is_written_at_once_is_tried_again_as_a_whole(
-    server: FakeRegionServer, store: NativeStore
+def answer(body: bytes) -> Say:
+    """The answer to the next call."""
+    return Say(struct.pack(">I", 3 + len(body)) + b"\x02\x08\x03" + body)
+
+
+@pytest.mark.parametrize(
+    ("body", "message"),
+    [
+        (b"\x00", "answers are missing"),
+        (b"\x02\xff\xff", "not an answer|no answer"),
+        ({"resultOrException": [{"index": 1}]}, "an answer is of no row"),
+        ({}, "rows are missing"),
+    ],
+)
+def test_an_answer_that_is_not_of_the_request_may_have_been_applied(
+    server: Server, store: Store, body: bytes | dict[str, Any], message: str
 ) -> None:
-    """A server that refuses one of its two writes has done neither."""
-    server.refused[b"a"] = ["RegionTooBusyException", ""]
-    store.write([Edit(key("a"), b"1", 5), Edit(key("a", "y"), None, 5)], by_row=True)
-    assert server.sizes == [2, 2]
-    assert [entry.atomic for request in server.requests for entry in request.regionAction] == [
-        True,
-        True,
-    ]
+    """It has fewer rows than were asked for, is no message, or is of other rows."""
+    if isinstance(body, dict):
+        whole = PB.MultiResponse(regionActionResult=[body]).SerializeToString()
+        fail(server, answer(bytes([len(whole)]) + whole))
+        with pytest.raises(MaybeApplied, match=message):
+            store.write([Edit(key("a"), b"1", 5)])
+    else:
+        fail(server, answer(body))
+        with pytest.raises(MaybeApplied, match=message):
+            store.check_and_put([PUT])
 
 
-def test_others_on_the_connection_are_told_too(
-    server: FakeRegionServer, store: NativeStore
-) -> None:
-    """A connection that ends has calls of many threads on their way."""
-    arrived, results = threading.Barrier(4), []
+def test_others_on_the_connection_are_told_too(server: Server, store: Store) -> None:
+    arrived = threading.Barrier(4)
 
     def before(number: int, method: str) -> None:
         if method == "Multi" and number <= 3:
-            arrived.wait(5)
+            arrived.wait(PATIENCE_S)
             raise Silence
 
-    def check(row: str) -> None:
-        try:
-            store.check_and_put([put_if(row, b"", b"1")])
-        except MaybeApplied as error:
-            results.append(str(error))
-
     server.before = before
-    threads = [threading.Thread(target=check, args=(row,)) for row in "abc"]
-    for thread in threads:
-        thread.start()
-    arrived.wait(5)
-    server.cut()
-    for thread in threads:
-        thread.join()
-    assert len(results) == 3
-    assert all("no answer" in result for result in results)
+    with ThreadPoolExecutor(3) as pool:
+        waiting = [pool.submit(store.check_and_put, [put_if(row, b"", b"1")]) for row in "abc"]
+        arrived.wait(PATIENCE_S)
+        server.cut()
+        for each in waiting:
+            with pytest.raises(MaybeApplied, match="no answer"):
+                each.result(PATIENCE_S)
 
 
+@pytest.mark.parametrize("is_waited_for", [True, False])
 def test_a_connection_that_the_server_closed_at_rest_is_not_used(
-    server: FakeRegionServer, store: NativeStore, monkeypatch: pytest.MonkeyPatch
+    server: Server, store: Store, clock: ManualClock, is_waited_for: bool
 ) -> None:
-    """A check sent on it would be lost, and nobody could tell."""
+    """A check sent on it would be lost, and nobody could tell; also where the answer to one request
+    of a call was not read, as another was refused."""
+    if not is_waited_for:
+        server.refused[b"00"] = ["*DoNotRetryIOException"]
+
+        def before(number: int, method: str) -> None:
+            if (number, method) == (2, "Multi"):
+                raise Silence
+
+        server.before = before
+        with pytest.raises(MaybeApplied):
+            store.read([key(f"{number:02}") for number in range(65)])
     server.cut()
-    time.sleep(0.1)  # the end of the connection arrives
-    monkeypatch.setattr("txn.stores.hbase.native.connection.IDLE_MS", 0)
-    assert store.check_and_put([put_if("a", b"", b"1")]) == [True]
+    assert poll(get_connection(store)._wire.is_readable, 60_000)
+    clock.advance(IDLE_MS)
+    assert store.check_and_put([PUT]) == [True]
 
 
-def test_a_server_that_cannot_be_reached_has_done_nothing() -> None:
-    """It is asked until the time of the call is over."""
+def test_a_server_that_cannot_be_reached_has_done_nothing(open_at: Opener) -> None:
     with socket.create_server(("127.0.0.1", 0)) as free:
         port = free.getsockname()[1]
-    store = open_store(f"hbase://?registry=127.0.0.1:{port}&timeout_ms=300", ManualClock())
+    store = open_at("&timeout_ms=300", f"hbase://?registry=127.0.0.1:{port}")
     with pytest.raises(NotApplied, match=r"127\.0\.0\.1"):
-        store.check_and_put([put_if("a", b"", b"1")])
-    store.close()
+        store.check_and_put([PUT])
 
 
-def test_a_connection_is_replaced_before_its_numbers_end(
-    server: FakeRegionServer, store: NativeStore
-) -> None:
+def test_a_connection_is_replaced_before_its_numbers_end(server: Server, store: Store) -> None:
     """They are 31 bits for a server; what is on its way under the last ones is still answered."""
     connections = server.services.count("ClientService")
-    (connection,) = (each for at, each in store._servers._open.items() if at[1] == "ClientService")
-    connection._number = (1 << 31) - 2
+    get_connection(store)._number = (1 << 31) - 2
     for _ in range(2):
         assert store.read([key("a")]) == {key("a"): None}
     assert server.services.count("ClientService") == connections + 1
     assert server.count("Multi") == 2
 
 
-# --- time-outs ------------------------------------------------------------------------------------
-
-
-def test_a_call_that_is_not_answered_ends_in_time(server: FakeRegionServer) -> None:
-    """And the next one goes over another connection: this one may be dead."""
-    clock = ManualClock()
-    store = open_store(server.uri + "&timeout_ms=400", clock)
-    store.read([key("a")])
-    connections = server.connections
-    server.methods.clear()
-    fail(server, Silence(), after=lambda: clock.advance(400))
-    began = time.monotonic()
-    with pytest.raises(MaybeApplied, match="timed out"):
-        store.check_and_put([put_if("a", b"", b"1")])
-    assert time.monotonic() - began < 2
-    assert store.check_and_put([put_if("a", b"", b"1")]) == [True]
-    assert server.connections == connections + 1
-    store.close()
-
-
-def test_a_read_of_several_requests_ends_in_time(server: FakeRegionServer) -> None:
-    """The second has what the first has left of it. A slow machine does not even send it."""
-    store = open_store(server.uri + "&timeout_ms=600")
-    store.read([key("a")])
-    server.before = lambda number, method: time.sleep(0.4) if method == "Multi" else None
-    with pytest.raises((MaybeApplied, NotApplied), match="timed out"):
-        store._read((), ([key("a")], [key(str(row)) for row in range(2_000)]), ())
-    store.close()
-
-
 @pytest.mark.parametrize(
-    "data",
+    "error",
     [
-        pytest.param(b"\x00\x00\x00\x04\x02\x08\x7f\x00", id="answers that nobody waits for"),
-        pytest.param(b"\x0f\x00\x00\x00" * 64, id="a frame without an end"),
+        pytest.param(Silence(), id="nothing"),
+        pytest.param(
+            Flood(b"\x00\x00\x00\x04\x02\x08\x7f\x00"), id="answers that nobody waits for"
+        ),
+        pytest.param(Flood(b"\x0f\x00\x00\x00" * 64), id="a frame without an end"),
     ],
 )
 def test_a_call_ends_in_time_whatever_comes_instead_of_its_answer(
-    server: FakeRegionServer, data: bytes
+    server: Server, store: Store, clock: ManualClock, error: Exception
 ) -> None:
-    """Its thread reads for others, and their answers may come without a pause."""
-    clock = ManualClock()
-    store = open_store(server.uri + "&timeout_ms=400", clock)
-    store.read([key("a")])
-    server.methods.clear()
-    fail(server, Flood(data), after=lambda: clock.advance(400))
-    began = time.monotonic()
+    """And the next one goes over another connection: this one may be dead."""
+    connections = server.connections
+    fail(server, error, after=lambda: clock.advance(2_000))
     with pytest.raises(MaybeApplied, match="timed out"):
-        store.check_and_put([put_if("a", b"", b"1")])
-    assert time.monotonic() - began < 2
-    assert store.check_and_put([put_if("a", b"", b"1")]) == [True]
-    store.close()
+        store.check_and_put([PUT])
+    assert store.check_and_put([PUT]) == [True]
+    assert server.connections == connections + 1
+
+
+@pytest.mark.parametrize("what", ["a read of several requests", "a page of a scan"])
+def test_the_second_request_of_a_call_has_what_the_first_has_left_of_its_time(
+    server: Server, store: Store, clock: ManualClock, what: str
+) -> None:
+    """As the request for a row has, within which a page of a scan stopped."""
+    server.pages = [([b"b"], True, b"b", False)]
+    given_up = threading.Event()
+
+    def before(number: int, method: str) -> None:
+        clock.advance(1_300)
+        if number == 2 or server.count("Scan"):
+            given_up.wait(PATIENCE_S if method == "Multi" else 0)
+
+    server.before = before
+    try:
+        with pytest.raises(MaybeApplied, match="timed out"):
+            if what == "a page of a scan":
+                list(store.scan(TABLE, columns=[(b"d", b"x")]))
+            else:
+                store._read((), ([key("a")], [key(str(row)) for row in range(2_000)]), ())
+    finally:
+        given_up.set()
 
 
 @pytest.mark.parametrize(
     ("method", "size"), [("GetMetaRegionLocations", 2 << 20), ("Multi", 512 << 20)]
 )
 def test_an_answer_is_no_longer_than_its_service_can_make_it(
-    server: FakeRegionServer, method: str, size: int
+    server: Server, open_at: Opener, method: str, size: int
 ) -> None:
     """Without TLS or Kerberos nobody knows who has sent it. It was read up to 1 GB."""
-
-    def before(number: int, asked: str) -> None:
-        if asked == method:
-            raise Flood(struct.pack(">I", size) * 16_384)
-
-    server.before = before
-    store = open_store(server.uri + "&timeout_ms=200", ManualClock())
+    refuse(server, method, Flood(struct.pack(">I", size) * 16_384))
     with pytest.raises(StoreError, match=f"an answer of {size} bytes limit={size // 2}"):
-        store.check_and_put([put_if("a", b"", b"1")])
-    store.close()
+        open_at("&timeout_ms=200").check_and_put([PUT])
 
 
-def test_a_page_of_a_scan_ends_in_time(server: FakeRegionServer) -> None:
-    """The row that it stopped in is read in what is left of its time."""
-    clock = ManualClock()
-    store = open_store(server.uri + "&timeout_ms=600", clock)
-    store.read([key("a")])
-    server.pages = [([b"b"], True, b"b", False)]
-    given_up = threading.Event()
-
-    def before(number: int, method: str) -> None:
-        clock.advance(400)
-        if method == "Multi":
-            given_up.wait(5)
-
-    server.before = before
-    with pytest.raises(MaybeApplied, match="timed out"):
-        list(store.scan(TABLE, columns=[(b"d", b"x")]))
-    given_up.set()
-    store.close()
-
-
-def test_no_connection_is_opened_for_a_call_whose_time_is_over(server: FakeRegionServer) -> None:
+def test_no_connection_is_opened_for_a_call_whose_time_is_over(server: Server) -> None:
     """It has waited for another thread, which opens one to the same server."""
-
-    class Later(SystemClock):
-        """A clock on which time passes whenever it is looked at."""
-
-        now_ms = 0
-
-        def monotonic_ms(self) -> int:
-            self.now_ms += 600
-            return self.now_ms
-
-    servers = Servers(Target(), Later())
-    with pytest.raises(TimeoutError):
+    servers, clock = Servers(Target(), ManualClock()), "txn.clock.ManualClock.monotonic_ms"
+    with patch(clock, side_effect=range(600, 6_000, 600)), pytest.raises(TimeoutError):
         servers.send(("127.0.0.1", server.port), "ClientService", "Get", PB.GetRequest(), 1_000)
     assert server.connections == 0
     servers.close()
 
 
-def test_who_reads_for_others_and_gives_up_lets_another_read(
-    server: FakeRegionServer, store: NativeStore
-) -> None:
-    """The others' answers come while it is gone."""
-    clock, release = SystemClock(), threading.Event()
+def test_who_gives_up_lets_another_read(server: Server, store: Store, clock: ManualClock) -> None:
+    release = threading.Event()
 
     def before(number: int, method: str) -> None:
         if number == 1:
             raise Silence
-        release.wait(5)
+        release.wait(PATIENCE_S)
 
     server.before = before
-    place = ("127.0.0.1", server.port)
-    now_ms = clock.monotonic_ms()
-    calls = [send_get(store, place, now_ms + 5_000) for _ in range(2)]
-    ended: list[object] = []
-
-    def wait(call: RpcCall, within_ms: int) -> None:
-        try:
-            ended.append(call.receive(PB.GetResponse, now_ms + within_ms))
-        except TimeoutError as error:
-            ended.append(error)
-            release.set()
-
-    threads = [
-        threading.Thread(target=wait, args=each) for each in zip(calls, (300, 5_000), strict=True)
-    ]
-    for thread in threads:
-        thread.start()
-        time.sleep(0.05)
-    for thread in threads:
-        thread.join()
-    assert isinstance(ended[0], TimeoutError)
-    assert isinstance(ended[1], PB.GetResponse)
-
-
-# --- servers that do not do it --------------------------------------------------------------------
+    now_ms, connection = clock.monotonic_ms(), get_connection(store)
+    hasty, patient = (send_get(store, server, now_ms + 5_000) for _ in range(2))
+    with ThreadPoolExecutor(2) as pool:
+        leader = pool.submit(hasty.receive, PB.GetResponse, now_ms + 300)
+        assert poll(lambda: connection._is_led, 60_000)
+        follower = pool.submit(patient.receive, PB.GetResponse, now_ms + 5_000)
+        assert poll(lambda: bool(connection._waiting), 60_000)
+        clock.advance(300)
+        with pytest.raises(TimeoutError):
+            leader.result(PATIENCE_S)
+        release.set()
+        assert isinstance(follower.result(PATIENCE_S), PB.GetResponse)
 
 
 @pytest.mark.parametrize("name", ["CallQueueTooBigException", "ServerNotRunningYetException"])
-def test_a_call_that_was_not_begun_is_made_again(
-    server: FakeRegionServer, store: NativeStore, name: str
-) -> None:
+def test_a_call_that_was_not_begun_is_made_again(server: Server, store: Store, name: str) -> None:
     """The server says so: nothing was done, a check neither."""
     fail(server, Refuse(name), times=2)
-    assert store.check_and_put([put_if("a", b"", b"1")]) == [True]
+    assert store.check_and_put([PUT]) == [True]
     assert server.count("Multi") == 3
 
 
-@pytest.mark.parametrize(
-    "name",
-    ["NotServingRegionException", "RegionTooBusyException", "exceptions.RegionMovedException"],
-)
-def test_only_what_was_not_done_is_asked_again(
-    server: FakeRegionServer, store: NativeStore, name: str
-) -> None:
-    """Of a batch the region of one row has moved, or is busy; the others were done once."""
+@pytest.mark.parametrize("name", [BUSY, ELSEWHERE, "exceptions.RegionMovedException"])
+def test_only_what_was_not_done_is_asked_again(server: Server, store: Store, name: str) -> None:
     server.refused[b"b"] = [name, name]
-    checks = [put_if(row, b"", b"1") for row in "abc"]
-    assert store.check_and_put(checks) == [True] * 3
+    assert store.check_and_put([put_if(row, b"", b"1") for row in "abc"]) == [True] * 3
     assert server.sizes == [3, 1, 1]
-    assert (server.count("Scan") > 0) is (name != "RegionTooBusyException")
+    assert (server.count("Scan") > 0) is (name != BUSY)
 
 
-def test_what_is_never_done_was_not_applied(server: FakeRegionServer) -> None:
-    """Not if it was all of the call; else a part of it was."""
-    store = open_store(server.uri + "&timeout_ms=300", ManualClock())
-    server.refused[b"b"] = ["*RegionTooBusyException"]
-    with pytest.raises(NotApplied, match="RegionTooBusy"):
-        store.check_and_put([put_if("b", b"", b"1")])
-    with pytest.raises(MaybeApplied, match="RegionTooBusy"):
-        store.check_and_put([put_if("a", b"", b"1"), put_if("b", b"", b"1")])
-    store.close()
-
-
-def test_checks_of_a_row_are_not_done_in_another_order(
-    server: FakeRegionServer, store: NativeStore
+@pytest.mark.parametrize(
+    "refusal",
+    [
+        ("b", "*RegionTooBusyException", "b", NotApplied, "RegionTooBusy"),
+        ("b", "*RegionTooBusyException", "ab", MaybeApplied, "RegionTooBusy"),  # a was done
+        ("a", ELSEWHERE, "aa", MaybeApplied, "."),  # the second was done, and is not to come first
+        ("a", "WALSyncTimeoutIOException", "a", MaybeApplied, "WALSyncTimeout"),  # how far it came?
+        ("a", NAMELESS, "a", MaybeApplied, "."),  # an empty name is a name: it would seem done
+        ("a", "DoNotRetryIOException", "a", TableUnavailable, "the table refuses it.*DoNotRetry"),
+        ("a", "AccessDeniedException", "a", TableUnavailable, "the table refuses it.*AccessDenied"),
+        (None, "!ErrorOfSomeCoprocessor", "a", TableUnavailable, "ErrorOfSome"),  # told by a flag
+        (None, "ErrorOfSomeCoprocessor", "a", MaybeApplied, "ErrorOfSome"),
+        (None, "!UnknownScannerException", "a", MaybeApplied, "UnknownScanner"),  # only that one
+    ],
+)
+def test_a_refusal_tells_whether_the_checks_were_done(
+    server: Server, store: Store, monkeypatch: pytest.MonkeyPatch, refusal: Refusal
 ) -> None:
-    """The region came back between the two: the second was done, and the first would come after."""
-    server.refused[b"a"] = ["NotServingRegionException"]
-    with pytest.raises(MaybeApplied):
-        store.check_and_put([put_if("a", b"", b"1"), put_if("a", b"", b"2")])
-    assert server.count("Multi") == 1
-    assert server.cells[b"a", b"d", b"x"] == b"2"
+    """Refused is a row, or the call. HBase's own clients do not ask for good refusals again."""
+    monkeypatch.setattr(Store, "_find_absent", lambda *_: None)  # this master knows no table
+    row, name, rows, kind, message = refusal
+    if row is None:
+        fail(server, Refuse(name))
+    else:
+        server.refused[row.encode()] = [name]
+    with pytest.raises(kind, match=message) as caught:
+        store.check_and_put([put_if(each, b"", b"%d" % n) for n, each in enumerate(rows)])
+    assert type(caught.value) is kind
+    assert "b''" not in str(caught.value)  # of no table, where it is the call that was refused
+    if isinstance(caught.value, TableUnavailable) and row:
+        assert caught.value.table == TABLE
+    if not name.startswith("*"):
+        assert server.count("Multi") == 1
+    if rows == "aa":
+        assert server.cells[b"a", b"d", b"x"] == b"1"
 
 
-def test_another_error_may_have_been_applied(server: FakeRegionServer, store: NativeStore) -> None:
-    """Nobody knows how far the server came. Its own words are told."""
-    server.refused[b"a"] = ["WALSyncTimeoutIOException"]
-    with pytest.raises(TableUnavailable, match="no such table"):  # as the fake master says
-        store.check_and_put([put_if("a", b"", b"1")])
-
-
-def test_an_error_without_a_name_is_no_success(
-    server: FakeRegionServer, store: NativeStore
-) -> None:
-    """An empty name is a name: a write would seem done, and a row absent."""
+def test_a_table_that_is_not_there_is_named(server: Server, store: Store) -> None:
     for ask in (lambda: store.write([Edit(key("a"), b"1", 1)]), lambda: store.read([key("a")])):
         server.refused[b"a"] = [NAMELESS]
-        with pytest.raises((MaybeApplied, TableUnavailable)):
+        with pytest.raises(TableUnavailable, match="no such table"):  # as the fake master says
             ask()
 
 
-@pytest.mark.parametrize("name", ["DoNotRetryIOException", "AccessDeniedException"])
-def test_a_table_that_refuses_for_good_is_named(
-    server: FakeRegionServer, store: NativeStore, monkeypatch: pytest.MonkeyPatch, name: str
-) -> None:
-    """As one that is read-only; HBase's own clients do not ask it again either."""
-    monkeypatch.setattr(type(store), "_find_absent", lambda *_: None)  # this master knows no table
-    server.refused[b"a"] = [name]
-    with pytest.raises(TableUnavailable, match=f"the table refuses it.*{name}") as caught:
-        store.check_and_put([put_if("a", b"", b"1")])
-    assert caught.value.table == key("a").table
-    assert server.count("Multi") == 1
-
-
-@pytest.mark.parametrize(
-    ("name", "kind"),
-    [
-        ("!ErrorOfSomeCoprocessor", TableUnavailable),
-        ("ErrorOfSomeCoprocessor", MaybeApplied),
-        ("!UnknownScannerException", MaybeApplied),
-    ],
-)
-def test_a_server_tells_which_errors_are_for_good(
-    server: FakeRegionServer,
-    store: NativeStore,
-    monkeypatch: pytest.MonkeyPatch,
-    name: str,
-    kind: type[MaybeApplied],
-) -> None:
-    """By a flag, whatever the class. Of a scanner it means that one scanner."""
-    monkeypatch.setattr(type(store), "_find_absent", lambda *_: None)
-    fail(server, Refuse(name), times=1)
-    with pytest.raises(kind, match=name.removeprefix("!")) as caught:
-        store.check_and_put([put_if("a", b"", b"1")])
-    assert type(caught.value) is kind
-    assert "b''" not in str(caught.value)  # of no table: it is the call that was refused
-
-
-def test_a_disabled_table_is_not_waited_for(server: FakeRegionServer, store: NativeStore) -> None:
-    """It comes back by a person's hand."""
-    server.refused[b"a"] = ["*NotServingRegionException"]
-    server.state = 1
-    began = time.monotonic()
-    with pytest.raises(TableUnavailable, match="the table is disabled"):
-        store.read([key("a")])
-    assert time.monotonic() - began < 1
-
-
-def test_what_was_done_before_regions_could_not_be_found_is_not_denied(
-    server: FakeRegionServer,
-) -> None:
+def test_what_was_done_before_a_region_was_lost_is_not_denied(server: Server, store: Store) -> None:
     """One row was written; the region of the other has moved, and nobody can say where to."""
-    store = open_store(server.uri + "&timeout_ms=500", ManualClock())
     store.read([key("a"), key("b")])
     server.refused[b"b"] = ["NotServingRegionException"]
 
@@ -905,50 +716,37 @@ def test_what_was_done_before_regions_could_not_be_found_is_not_denied(
 
     server.before = before
     with pytest.raises(MaybeApplied):
-        store.check_and_put([put_if("a", b"", b"1"), put_if("b", b"", b"1")])
+        store.check_and_put([PUT, put_if("b", b"", b"1")])
     assert server.cells[b"a", b"d", b"x"] == b"1"
-    store.close()
 
 
-def test_a_server_without_conditions_is_found_out(
-    server: FakeRegionServer, store: NativeStore
-) -> None:
+def test_a_server_without_conditions_is_found_out(server: Server, store: Store) -> None:
     """HBase before 2.4 leaves them out, puts, and does not say whether they held."""
     server.processes = False
     with pytest.raises(MaybeApplied, match=r"HBase 2\.4 is needed"):
         store.check_and_put([put_if("a", b"other", b"1")])
 
 
-def test_a_master_that_is_mute_does_not_keep_the_next_one_from_being_asked(
-    server: FakeRegionServer,
-) -> None:
+def test_a_master_that_is_mute_does_not_keep_the_next_one_from_being_asked(server: Server) -> None:
     """It takes connections, as one does that is stopped."""
     with socket.create_server(("127.0.0.1", 0)) as mute:
-        registry = f"127.0.0.1:{mute.getsockname()[1]},127.0.0.1:{server.port}"
-        store = open_store(f"hbase://?registry={registry}&timeout_ms=5000&connect_ms=200")
-        assert store.read([key("a")]) == {key("a"): None}
-        store.close()
+        registry = f"127.0.0.1:{mute.getsockname()[1]},{server.address}"
+        uri = f"hbase://?registry={registry}&timeout_ms=60000&connect_ms=1000"
+        with closing(open_store(uri)) as store:
+            assert store.read([key("a")]) == {key("a"): None}
 
 
-def test_a_table_of_regions_that_is_nowhere_was_not_asked(server: FakeRegionServer) -> None:
+def test_a_table_of_regions_that_is_nowhere_was_not_asked(server: Server, open_at: Opener) -> None:
     """Its server has gone, and the next one has not opened it yet."""
-    store = open_store(server.uri + "&timeout_ms=300", ManualClock())
+    store = open_at("&timeout_ms=300")
     server.has_meta = False
     with pytest.raises(NotApplied, match=r"cannot read where regions are.*is nowhere"):
-        store.check_and_put([put_if("a", b"", b"1")])
+        store.check_and_put([PUT])
     server.has_meta = True
-    assert store.check_and_put([put_if("a", b"", b"1")]) == [True]
-    store.close()
+    assert store.check_and_put([PUT]) == [True]
 
 
-# --- tables ---------------------------------------------------------------------------------------
-
-FAMILIES = {b"d": Family()}
-
-
-def test_a_namespace_is_made_only_if_it_is_missing(
-    server: FakeRegionServer, store: NativeStore
-) -> None:
+def test_a_namespace_is_made_only_if_it_is_missing(server: Server, store: Store) -> None:
     """Who may make tables in it may not be one to make namespaces."""
     store.ensure_table(b"ns:t", FAMILIES)
     assert (server.count("CreateTable"), server.count("CreateNamespace")) == (1, 0)
@@ -962,58 +760,67 @@ def test_a_namespace_is_made_only_if_it_is_missing(
     assert (server.count("CreateTable"), server.count("CreateNamespace")) == (3, 1)
 
 
-def test_a_change_that_nobody_saw_the_end_of_may_have_been_made(server: FakeRegionServer) -> None:
-    """And its client does not wait for longer than its time."""
-    store = open_store(server.uri + "&timeout_ms=500")
-
-    def before(number: int, method: str) -> None:
-        if method == "getProcedureResult":
-            raise Silence
-
-    server.before = before
-    began = time.monotonic()
+def test_a_change_without_an_end_may_be_made(server: Server, store: Store) -> None:
+    refuse(server, "getProcedureResult", Break())
     with pytest.raises(MaybeApplied, match="has not changed the table in time"):
         store.ensure_table(b"t", FAMILIES)
-    assert time.monotonic() - began < 2
     assert server.schemas
-    store.close()
 
 
-def test_a_busy_master_may_take_longer_than_a_call(server: FakeRegionServer) -> None:
+def test_a_busy_master_may_take_longer_than_a_call(
+    server: Server, store: Store, clock: ManualClock
+) -> None:
     """It has accepted the change and says that it is at work on it."""
-    store = open_store(server.uri + "&timeout_ms=1000")
-    server.changing = 1_000_000
-    began = time.monotonic()
+    server.changing, began_ms = 1_000_000, clock.monotonic_ms()
 
     def before(number: int, method: str) -> None:
-        if time.monotonic() - began > 1.1:  # longer than timeout_ms
+        if clock.monotonic_ms() - began_ms > 10 * 2_000:  # ten times the time of a call
             server.changing = 0
 
     server.before = before
     store.ensure_table(b"t", FAMILIES)
     assert server.count("getProcedureResult") > 1
     assert server.schemas
-    store.close()
-
-
-def test_a_change_that_a_master_never_ends_is_given_up(
-    server: FakeRegionServer, store: NativeStore, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(tables, "CHANGE_MS", 300)
-    server.changing = 1000
+    server.changing, server.schemas, server.before = 1_000_000, [], lambda number, method: None
+    began_ms = clock.monotonic_ms()
     with pytest.raises(MaybeApplied, match="has not changed the table in time"):
         store.ensure_table(b"t", FAMILIES)
+    assert CHANGE_MS <= clock.monotonic_ms() - began_ms < 2 * CHANGE_MS
 
 
-# --- interrupts ----------------------------------------------------------------------------------
+def test_the_sizes_of_tables_are_asked_of_the_master_once(server: Server, store: Store) -> None:
+    """Each server reports its regions; one that it cannot ask is no table without a size."""
+    server.ports = {b"m": server.port + 1}
+    assert store.measure_tables([TABLE]) == {TABLE: TableSize(2, None, 8 << 20)}
+    assert server.count("GetClusterStatus") == 1
+    refuse(server, "GetClusterStatus", Refuse("AccessDeniedException"))
+    with pytest.raises(MaybeApplied, match="AccessDenied"):
+        store.measure_tables([TABLE])
 
 
-class Interrupt(BaseException):
-    """As a KeyboardInterrupt, which comes at any moment."""
+def test_the_server_of_a_row_is_known_once_its_region_was_used(
+    server: Server, open_at: Opener, clock: ManualClock
+) -> None:
+    """Nothing is asked to find it out, and it is forgotten with the region."""
+    server.starts, store = [b"", b"m"], open_at()
+    assert store.find_server(TABLE, b"a") is None
+    assert server.methods == []
+    store.read([key("a")])
+    server.methods.clear()
+    assert store.find_server(TABLE, b"b") == ("127.0.0.1", server.port)
+    assert store.find_server(TABLE, b"n") is None
+    assert store.find_server(b"u", b"a") is None
+    assert server.methods == []
+    server.refused[b"a"] = ["*NotServingRegionException"]
+    server.state, now_ms = DISABLED, clock.monotonic_ms()
+    with pytest.raises(TableUnavailable, match="the table is disabled"):
+        store.read([key("a")])
+    assert clock.monotonic_ms() - now_ms < 1_000, "it comes back by a person's hand"
+    assert store.find_server(TABLE, b"a") is None
 
 
 def test_a_call_that_was_sent_in_part_ends_its_connection(
-    server: FakeRegionServer, store: NativeStore, monkeypatch: pytest.MonkeyPatch
+    server: Server, store: Store, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """What follows would complete it, and be stored as a part of its value."""
 
@@ -1030,15 +837,13 @@ def test_a_call_that_was_sent_in_part_ends_its_connection(
 
 
 def test_a_thread_that_is_interrupted_over_an_answer_leaves_nobody_waiting(
-    server: FakeRegionServer, store: NativeStore, monkeypatch: pytest.MonkeyPatch
+    server: Server, store: Store, clock: ManualClock, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """It had read the answer of another one, who is told that it will not come."""
-    now_ms = SystemClock().monotonic_ms()
-    place = ("127.0.0.1", server.port)
+    due_ms, connection = clock.monotonic_ms() + 5_000, get_connection(store)
     release, later = threading.Event(), threading.Event()
-    server.before = lambda number, method: (release if number == 1 else later).wait(5) and None
-    first, second = (send_get(store, place, now_ms + 5_000) for _ in range(2))
-    connection = first.connection
+    server.before = lambda number, method: (release if number == 1 else later).wait(60) and None
+    first, second = (send_get(store, server, due_ms) for _ in range(2))
     end, interrupts = RpcCall.end, ["once"]
 
     def interrupted(call: RpcCall, *of: Any) -> None:
@@ -1049,250 +854,23 @@ def test_a_thread_that_is_interrupted_over_an_answer_leaves_nobody_waiting(
 
     monkeypatch.setattr(RpcCall, "end", interrupted)
     with ThreadPoolExecutor(2) as pool:
-        leader = pool.submit(second.receive, PB.GetResponse, now_ms + 5_000)
-        while not connection._is_led:
-            time.sleep(0.001)
-        other = pool.submit(first.receive, PB.GetResponse, now_ms + 5_000)
-        while not connection._waiting:
-            time.sleep(0.001)
+        leader = pool.submit(second.receive, PB.GetResponse, due_ms)
+        assert poll(lambda: connection._is_led, 60_000)
+        other = pool.submit(first.receive, PB.GetResponse, due_ms)
+        assert poll(lambda: bool(connection._waiting), 60_000)
         release.set()
         with pytest.raises(Interrupt):
-            leader.result(3)
+            leader.result(PATIENCE_S)
         with pytest.raises(ConnectionError):
-            other.result(3)
+            other.result(PATIENCE_S)
     later.set()
 
 
-def test_a_thread_that_is_interrupted_lets_others_go_on(
-    server: FakeRegionServer, store: NativeStore, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """Also one that was called to read for them, and does not come."""
-    clock, release = SystemClock(), threading.Event()
-    server.before = lambda number, method: release.wait(5) and None
-    now_ms = clock.monotonic_ms()
-    place = ("127.0.0.1", server.port)
-    calls = [send_get(store, place, now_ms + 5_000) for _ in range(3)]
-    connection = calls[0].connection
-    ended: list[object] = []
-
-    def wait(call: RpcCall) -> None:
-        ended.append(call.receive(PB.GetResponse, now_ms + 5_000))
-
-    leader = threading.Thread(target=wait, args=(calls[0],))
-    leader.start()
-    while not connection._is_led:
-        time.sleep(0.001)
-
-    class Interrupted:
-        """A lock whose wait ends with an interrupt, once the call has been called to lead."""
-
-        def __init__(self) -> None:
-            self._lock = threading.Lock()
-
-        def acquire(self, timeout: float = -1) -> bool:
-            if timeout < 0:
-                return True
-            release.set()
-            leader.join()
-            raise Interrupt
-
-        def release(self) -> None:
-            pass
-
-    monkeypatch.setattr("txn.stores.hbase.native.connection.Lock", Interrupted)
-    with pytest.raises(Interrupt):
-        wait(calls[1])
-    monkeypatch.undo()
-    wait(calls[2])
-    assert [type(each) for each in ended] == [PB.GetResponse] * 2
-
-
-def test_a_call_that_nobody_waits_for_hides_no_dead_connection(
-    server: FakeRegionServer, store: NativeStore, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """One of a call's requests was refused, and the answer to the other was not read."""
-    server.refused[b"00"] = ["*DoNotRetryIOException"]
-
-    def before(number: int, method: str) -> None:
-        if (number, method) == (2, "Multi"):
-            raise Silence
-
-    server.before = before
-    with pytest.raises(MaybeApplied):
-        store.read([key(f"{number:02}") for number in range(65)])
-    server.cut()
-    time.sleep(0.1)  # the end of the connection arrives
-    monkeypatch.setattr("txn.stores.hbase.native.connection.IDLE_MS", 0)
-    assert store.check_and_put([put_if("a", b"", b"1")]) == [True]
-
-
-# --- servers that have stood still ----------------------------------------------------------------
-
-
-@pytest.fixture
-def rested(server: FakeRegionServer) -> Iterator[NativeStore]:
-    """A store whose last answer came so long ago that its server may have lost its regions."""
-    clock = ManualClock()
-    store = open_store(server.uri + "&timeout_ms=2000", clock)
-    assert isinstance(store, NativeStore)
-    store.read([key("a")])
-    clock.advance(REST_MS + 1)
-    server.methods.clear()
-    yield store
-    store.close()
-
-
-def test_after_a_rest_the_cluster_is_asked_whether_the_server_is_at_work(
-    server: FakeRegionServer, rested: NativeStore
-) -> None:
-    """Once, however many answers follow."""
-    for _ in range(3):
-        rested.read([key("a")])
-    assert server.methods == ["Multi", "GetActiveMaster", "GetClusterStatus", "Multi", "Multi"]
-
-
-def test_answers_of_a_server_that_has_lost_its_regions_are_not_believed(
-    server: FakeRegionServer, rested: NativeStore
-) -> None:
-    """What it read may have been written elsewhere since."""
-
-    def recover(number: int, method: str) -> None:
-        server.is_at_work = number > 1 or method != "GetClusterStatus"
-
-    server.before = recover
-    server.cells[b"a", b"d", b"x"] = b"1"
-    assert rested.read([key("a")]) == {key("a"): Cell(b"1", 1)}
-    assert server.count("Multi") == 2
-    assert server.count("Scan") > 0, "it asked where the row is by now"
-
-
-def test_a_no_of_a_server_that_has_lost_its_regions_is_not_believed(
-    server: FakeRegionServer, rested: NativeStore
-) -> None:
-    """Its yes would be true, as it could not have written; but which it was does not matter."""
-    server.is_at_work = False
-    with pytest.raises(MaybeApplied, match="has lost its regions"):
-        rested.check_and_put([put_if("a", b"1", b"2")])
-
-
-def test_a_page_of_a_server_that_has_lost_its_regions_is_read_elsewhere(
-    server: FakeRegionServer, rested: NativeStore
-) -> None:
-    """A scan is a read too."""
-    server.is_at_work = False
-    server.pages = [([b"old"], False, b"", False), ([b"new"], False, b"", False)]
-
-    def recover(number: int, method: str) -> None:
-        server.is_at_work = number > 1 or method != "GetClusterStatus"
-
-    server.before = recover
-    assert [row.row for row in rested.scan(TABLE)] == [b"new"]
-
-
-def test_where_nobody_tells_who_is_at_work_a_read_ends_in_time(
-    server: FakeRegionServer, rested: NativeStore
-) -> None:
-    """It says why."""
-
-    def refuse(number: int, method: str) -> None:
-        if method == "GetClusterStatus":
-            raise Refuse("AccessDeniedException")
-
-    server.before = refuse
-    with pytest.raises(MaybeApplied, match=r"cannot confirm .*AccessDenied"):
-        rested.read([key("a")])
-
-
-def test_a_table_of_the_default_namespace_has_two_names(store: NativeStore) -> None:
-    """HBase knows its regions by the shorter one."""
-    wanted = Key("a", "d", "x", b"default:" + TABLE)
-    assert store.read([wanted]) == {wanted: None}
-
-
-def test_the_sizes_of_tables_are_asked_of_the_master_once(
-    server: FakeRegionServer, store: NativeStore
-) -> None:
-    """Each server reports its regions; one that it cannot ask is no table without a size."""
-    server.ports = {b"m": server.port + 1}
-    assert store.measure_tables([TABLE]) == {TABLE: TableSize(2, None, 8 << 20)}
-    assert server.count("GetClusterStatus") == 1
-
-    def refuse(number: int, method: str) -> None:
-        raise Refuse("AccessDeniedException")
-
-    server.before = refuse
-    with pytest.raises(MaybeApplied, match="AccessDenied"):
-        store.measure_tables([TABLE])
-
-
-# --- life -----------------------------------------------------------------------------------------
-
-
-def test_the_server_of_a_row_is_known_once_its_region_was_used(server: FakeRegionServer) -> None:
-    """Nothing is asked to find it out, and it is forgotten with the region."""
-    server.starts = [b"", b"m"]
-    store = open_store(server.uri)
-    assert isinstance(store, NativeStore)
-    assert store.find_server(TABLE, b"a") is None
-    assert server.methods == []
-    store.read([key("a")])
-    server.methods.clear()
-    assert store.find_server(TABLE, b"b") == ("127.0.0.1", server.port)
-    assert store.find_server(TABLE, b"n") is None
-    assert store.find_server(b"u", b"a") is None
-    assert server.methods == []
-    server.refused[b"a"] = ["NotServingRegionException"]
-    server.state = DISABLED
-    with pytest.raises(TableUnavailable):
-        store.read([key("a")])
-    assert store.find_server(TABLE, b"a") is None
-    store.close()
-
-
-def test_calls_take_turns_on_several_connections(server: FakeRegionServer) -> None:
-    """As many as were asked for."""
-    store = open_store(server.uri + "&connections=2")
-    for _ in range(6):
-        store.read([key("a")])
-    assert server.services.count("ClientService") == 2
-    store.close()
-
-
-def test_a_server_is_told_who_speaks(server: FakeRegionServer) -> None:
-    """Where names are believed it is the one of the URI."""
-    store = open_store(server.uri + "&user=alice")
-    store.read([key("a")])
-    assert set(server.users) == {"alice"}
-    store.close()
-
-
-def test_kerberos_without_its_library_is_refused_at_once(monkeypatch: pytest.MonkeyPatch) -> None:
-    """No pause would bring it."""
-    monkeypatch.setitem(sys.modules, "gssapi", None)
-    with socket.create_server(("127.0.0.1", 0)) as mute:
-        store = open_store(f"hbase://?registry=127.0.0.1:{mute.getsockname()[1]}&auth=kerberos")
-        with pytest.raises(InvalidRequestError, match=r"install hbase-txn\[kerberos\]"):
-            store.read([key("a")])
-        store.close()
-
-
-def test_a_child_has_connections_of_its_own(server: FakeRegionServer, store: NativeStore) -> None:
-    """Two processes on one would mix their answers."""
-    connections = server.services.count("ClientService")
-    child = os.fork()
-    if not child:
-        os._exit(0 if store.read([key("a")]) == {key("a"): None} else 1)
-    assert os.waitpid(child, 0)[1] == 0
-    assert server.services.count("ClientService") == connections + 1
-    assert store.read([key("a")]) == {key("a"): None}
-    assert server.services.count("ClientService") == connections + 1
-
-
 def test_a_child_that_was_forked_during_a_read_ends_it_by_itself(
-    server: FakeRegionServer, store: NativeStore, monkeypatch: pytest.MonkeyPatch
+    server: Server, store: Store, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The answer is its parent's, and so are the threads that held locks of the connection."""
-    (connection,) = (each for at, each in store._servers._open.items() if at[1] == "ClientService")
+    connection, connections = get_connection(store), server.services.count("ClientService")
     parent, child, found = os.getpid(), 0, None
     receive = RpcCall.receive
 
@@ -1306,7 +884,7 @@ def test_a_child_that_was_forked_during_a_read_ends_it_by_itself(
         child = os.fork()
         if not child:
             signal.signal(signal.SIGALRM, signal.SIG_DFL)
-            signal.alarm(5)
+            signal.alarm(PATIENCE_S)
         else:
             for lock in locks:
                 lock.release()
@@ -1321,39 +899,52 @@ def test_a_child_that_was_forked_during_a_read_ends_it_by_itself(
     assert os.waitpid(child, 0)[1] == 0
     assert found == {key("a"): None}
     assert store.read([key("a")]) == found
+    assert server.services.count("ClientService") == connections + 1, "the child's own"
 
 
-def test_a_closed_store_is_used_no_more(server: FakeRegionServer) -> None:
-    """It says so, instead of opening its connections again."""
-    store = open_store(server.uri)
+@pytest.fixture
+def rested(server: Server, store: Store, clock: ManualClock) -> Store:
+    """A store whose last answer came so long ago that its server may have lost its regions."""
     store.read([key("a")])
-    store.close()
-    with pytest.raises(StoreClosedError):
-        store.read([key("a")])
+    clock.advance(REST_MS + 1)
+    server.methods.clear()
+    return store
 
 
-@pytest.mark.parametrize(
-    ("uri", "message"),
-    [
-        ("hbase://", "write hbase://zk1"),
-        ("hbase://zk?registry=master", "write hbase://zk1"),
-        ("hbase://user@zk", "write hbase://zk1"),
-        ("hbase://zk:port", "not a port.*'port'"),
-        ("hbase://zk:99999", "not an address"),
-        ("hbase://zk,,zk2", "not an address"),
-        ("hbase://::1:2181", r"not an address.*\[IPv6\]"),
-        ("hbase://[::1]x:1", "not an address|not a URI"),  # newer Pythons refuse it themselves
-        ("hbase://zk1, zk2", "not an address"),
-        ("hbase://zk\n:2181", "not a URI"),
-        ("hbase:///hbase?registry=master:16000", "write hbase://zk1"),
-        ("hbase://zk?pool=3", "unknown option.*'pool'.*'connections'"),
-        ("hbase://zk?timeout_ms=0", "not a positive number"),
-        ("hbase://zk?user=", "an option has no value.*'user'"),
-        ("hbase://zk?auth=none", "unknown value.*simple.*kerberos"),
-        (f"hbase://zk?ca={__file__}", "not a file of certificates"),
-    ],
-)
-def test_a_bad_uri_is_refused(uri: str, message: str) -> None:
-    """The message names the part that is wrong."""
-    with pytest.raises(InvalidRequestError, match=message):
-        open_store(uri)
+def test_after_a_rest_the_cluster_is_asked_once_about_a_server(
+    server: Server, rested: Store
+) -> None:
+    for _ in range(3):
+        rested.read([key("a")])
+    assert server.methods == ["Multi", "GetActiveMaster", "GetClusterStatus", "Multi", "Multi"]
+
+
+def test_answers_of_a_server_that_has_lost_its_regions_are_not_believed(
+    server: Server, rested: Store, clock: ManualClock
+) -> None:
+    """What it read may have been written elsewhere since."""
+
+    def recover(number: int, method: str) -> None:
+        server.is_at_work = number > 1 or method != "GetClusterStatus"
+
+    server.is_at_work, server.before = False, recover
+    server.cells[b"a", b"d", b"x"] = b"1"
+    assert rested.read([key("a")]) == {key("a"): Cell(b"1", 1)}
+    assert server.count("Multi") == 2
+    assert server.count("Scan") > 0, "it asked where the row is by now"
+    clock.advance(REST_MS + 1)
+    server.methods.clear()
+    server.pages = [([b"old"], False, b"", False), ([b"new"], False, b"", False)]
+    assert [row.row for row in rested.scan(TABLE)] == [b"new"]
+
+
+@pytest.mark.parametrize("message", ["has lost its regions", r"cannot confirm .*AccessDenied"])
+def test_a_no_of_a_doubtful_server_is_not_believed(
+    server: Server, rested: Store, message: str
+) -> None:
+    """Its yes would be true, as it could not have written; but which it was does not matter."""
+    server.is_at_work = False
+    if "AccessDenied" in message:
+        refuse(server, "GetClusterStatus", Refuse("AccessDeniedException"))
+    with pytest.raises(MaybeApplied, match=message):
+        rested.check_and_put([put_if("a", b"1", b"2")])

@@ -88,7 +88,6 @@ def send(message: Any) -> Any:
 
 @pytest.mark.parametrize("name", METHODS)
 def test_arguments_and_results_come_back_from_the_wire(name: str) -> None:
-    """Each method of the interface has its codecs."""
     method = METHODS[name]
     values, result = SAMPLES[name]
     arguments = getattr(IDL.Transactional, f"{name}_args")
@@ -122,13 +121,11 @@ def test_a_durable_write_without_edits_reaches_the_server() -> None:
 
 
 def test_a_table_that_is_absent_is_described_by_nothing() -> None:
-    """A result that is None has a message all the same."""
     codec = METHODS["storeDescribe"].result
     assert codec is not None and codec.decode(send(codec.encode(None))) is None
 
 
 def test_each_result_of_many_is_one_of_its_fields() -> None:
-    """An error that a Result has no field for is a failure of the store."""
     codec = METHODS["commitMany"].result
     assert codec is not None
     errors = [ConflictError("lost", key=X, transaction=b"t"), DeadlineError("late")]

@@ -15,16 +15,17 @@ import subprocess
 import sys
 import threading
 import zlib
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
-from functools import cache
 from pathlib import Path
-from types import CodeType, FrameType
+from types import FrameType
 from typing import Any
 
 import pytest
 from sortedcontainers import sorteddict, sortedlist
 
+from tests.unit.interrupting import Interruption
 from txn import clock
 from txn.clock import SystemClock
 from txn.host import forks, holds
@@ -34,15 +35,15 @@ from txn.tables.kv import exclusion, files, group_commit, lmdb, lmdb_files, memo
 from txn.tables.kv.lmdb import LmdbStore
 from txn.tables.kv.memory import MemoryStore
 
-PATIENCE_S = 5
+PATIENCE_S = 20
 SAMPLE = 9
 """One place of so many is tried, a different one for each call; the long test tries all."""
 
 FILES = {
-    module.__file__
+    str(module.__file__)
     for module in (clock, forks, holds, exclusion, files, group_commit, lmdb, lmdb_files)
 }
-MEMORY_FILES = {memory.__file__, sorteddict.__file__, sortedlist.__file__}
+MEMORY_FILES = {str(each.__file__) for each in (memory, sorteddict, sortedlist)}
 PEER = """
 import sys
 from txn.tables.kv.lmdb import LmdbStore
@@ -54,67 +55,28 @@ for path in sys.stdin:
 """
 
 
-class Interrupts:
-    """Raises KeyboardInterrupt at one event of the store's code, and at a later one if asked.
+class Interrupts(Interruption):
+    """One interrupt, and another one so many calls and returns later; None: no second one."""
 
-    at: how many events come before the first. then: how many calls and returns, of C too, between
-    that and the second; None: no second one.
-    """
-
-    def __init__(self, at: int, then: int | None = None) -> None:
-        self.left = at
-        self.then = then
-        self.place: str | None = None
-
-    def __enter__(self) -> None:
-        self._before = sys.gettrace()  # of a measurement of coverage
-        sys.settrace(self._enter)
-
-    def __exit__(self, kind: type[BaseException] | None, *_: object) -> bool:
-        sys.settrace(self._before)
-        sys.setprofile(None)
-        return kind is KeyboardInterrupt
-
-    def _enter(self, frame: FrameType, event: str, argument: object) -> Any:
-        if frame.f_code.co_filename not in FILES:
-            return None
-        self._count(frame, event)
-        return self._step
+    def __init__(self, at: int, then: int | None = None, files: Iterable[str] = FILES) -> None:
+        super().__init__(files, at, twice=then is not None)
+        self._then = then or 0
 
     def _step(self, frame: FrameType, event: str, argument: object) -> Any:
-        if event in {"line", "return"} and not is_left(frame, event):
-            self._count(frame, event)
-        return self._step
+        """Leave out the end of a `with` after an error, which takes no interrupt either."""
+        line = linecache.getline(frame.f_code.co_filename, frame.f_lineno).strip()
+        if event == "line" and line.startswith("with "):
+            begins = (at for at, each in dis.findlinestarts(frame.f_code) if each == frame.f_lineno)
+            if frame.f_lasti > min(begins):
+                return self._step
+        return super()._step(frame, event, argument)
 
-    def _count(self, frame: FrameType, event: str) -> None:
-        self.left -= 1
-        if self.left < 0 and self.place is None:
-            self.place = f"{event} {frame.f_code.co_qualname}:{frame.f_lineno}"
-            if self.then is not None:
-                sys.setprofile(self._call)  # since an error ends tracing
-            raise KeyboardInterrupt
-
-    def _call(self, frame: FrameType, event: str, argument: object) -> None:
-        assert self.then is not None
+    def _again(self, frame: FrameType, event: str, argument: object) -> None:
         if event == "c_call" and "settrace" in repr(argument):
             sys.setprofile(None)
-            return
-        self.then -= frame.f_code.co_filename in FILES
-        if self.then < 0:
-            raise KeyboardInterrupt
-
-
-def is_left(frame: FrameType, event: str) -> bool:
-    """Return True at the end of a `with` and at `try`, where the interpreter takes no interrupt."""
-    line = linecache.getline(frame.f_code.co_filename, frame.f_lineno).strip()
-    is_end = line.startswith("with ") and frame.f_lasti > find_begin(frame.f_code, frame.f_lineno)
-    return event == "line" and (is_end or line == "try:")
-
-
-@cache
-def find_begin(code: CodeType, line: int) -> int:
-    """Return the first offset of a line."""
-    return min(offset for offset, each in dis.findlinestarts(code) if each == line)
+        self._then -= frame.f_code.co_filename in self._files
+        if self._then < 0:
+            super()._again(frame, event, argument)
 
 
 class Occupied:
@@ -221,23 +183,10 @@ def fail(_: Any) -> None:
     raise ZeroDivisionError
 
 
-def run_apart(*steps: Callable[[], object]) -> None:
-    """Run the steps in another thread, and see that they end."""
-    errors: list[BaseException] = []
-
-    def run() -> None:
-        try:
-            for step in steps:
-                step()
-        except Exception as error:  # noqa: BLE001  (raised in the test's thread)
-            errors.append(error)
-
-    thread = threading.Thread(target=run, daemon=True)
-    thread.start()
-    thread.join(PATIENCE_S)
-    assert not thread.is_alive(), "hangs"
-    if errors:
-        raise errors[0]
+def run_apart(*steps: Callable[[], Any]) -> Any:
+    """Run the steps in another thread, see that they end, and return what the last one did."""
+    with ThreadPoolExecutor(1) as pool:
+        return [pool.submit(step).result(PATIENCE_S) for step in steps][-1]
 
 
 class Trial:
@@ -296,19 +245,21 @@ def try_all(trial: Trial, name: str, step: int, then: Callable[[int], int | None
 
 
 @pytest.mark.fast
+@pytest.mark.parametrize("is_twice", [False, True])
 @pytest.mark.parametrize("name", CALLS)
-def test_an_interrupted_store_stays_usable(name: str, tmp_path: Path, peer: Peer) -> None:
+def test_an_interrupt_is_survived(name: str, is_twice: bool, tmp_path: Path, peer: Peer) -> None:
     """A process could never write, close or grow its store again, nor could others write to it."""
-    try_all(Trial(tmp_path, peer), name, SAMPLE, lambda at: None)
+    trial = Trial(tmp_path, peer)
+    try_all(trial, name, SAMPLE, lambda at: at // SAMPLE % 5 if is_twice else None)
 
 
-@pytest.mark.fast
+@pytest.mark.long
 @pytest.mark.parametrize("name", CALLS)
-def test_a_store_that_is_interrupted_twice_stays_usable(
-    name: str, tmp_path: Path, peer: Peer
+@pytest.mark.parametrize("then", [None, 0, 1, 2, 3, 5])
+def test_a_store_stays_usable_anywhere(
+    name: str, then: int | None, tmp_path: Path, peer: Peer
 ) -> None:
-    """The second interrupt comes while the first one is cleaned up after."""
-    try_all(Trial(tmp_path, peer), name, SAMPLE, lambda at: at // SAMPLE % 5)
+    try_all(Trial(tmp_path, peer), name, 1, lambda at: then)
 
 
 def change(writer: Any) -> None:
@@ -340,13 +291,10 @@ def suppressed(store: MemoryStore) -> None:
 
 @pytest.mark.parametrize("name", MEMORY_CALLS)
 @pytest.mark.parametrize("then", [None, 0, 1, 2, 4, 8])
-def test_the_memory_store_is_whole_wherever_it_is_interrupted(
-    name: str, then: int | None, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_the_memory_store_is_whole_wherever_it_is_interrupted(name: str, then: int | None) -> None:
     """A write was half undone, and an index of the keys stayed incomplete."""
-    monkeypatch.setattr(f"{__name__}.FILES", {*FILES, *MEMORY_FILES})
     at = 0
-    while interrupt_memory(MEMORY_CALLS[name], Interrupts(at, then)):
+    while interrupt_memory(MEMORY_CALLS[name], Interrupts(at, then, FILES | MEMORY_FILES)):
         at += 1
     assert at > 5
 
@@ -357,20 +305,9 @@ def interrupt_memory(call: Callable[[MemoryStore], object], interrupts: Interrup
     store.write(lambda writer: writer.put_all(OLD))
     with interrupts:
         call(store)
-    found: list[dict[bytes, bytes]] = []
-    run_apart(lambda: found.append(store.read(lambda reader: dict(reader.items(b"", b"z")))))
-    assert found[0] in (OLD, NEW), interrupts.place
-    assert [*found[0]] == sorted(found[0]), interrupts.place
+    found = run_apart(lambda: store.read(lambda reader: dict(reader.items(b"", b"z"))))
+    assert found in (OLD, NEW), interrupts.place
+    assert [*found] == sorted(found), interrupts.place
     run_apart(lambda: store.write(lambda writer: writer.put(b"cc", b"1")))
     assert store.read(lambda reader: reader.before(b"d")) == b"cc", interrupts.place
     return interrupts.place is not None
-
-
-@pytest.mark.long
-@pytest.mark.parametrize("name", CALLS)
-@pytest.mark.parametrize("then", [None, 0, 1, 2, 3, 5])
-def test_a_store_stays_usable_wherever_it_is_interrupted(
-    name: str, then: int | None, tmp_path: Path, peer: Peer
-) -> None:
-    """The same at every place."""
-    try_all(Trial(tmp_path, peer), name, 1, lambda at: then)

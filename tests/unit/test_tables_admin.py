@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import TypeVar
+from typing import Any, TypeVar
 
 import pytest
 
@@ -20,6 +20,7 @@ from txn.tables.rows import Rows
 
 R = TypeVar("R")
 D = {b"d": FamilySettings()}
+TWO = {**D, b"e": FamilySettings()}
 
 
 class Interrupted(MemoryStore):
@@ -67,7 +68,6 @@ def world() -> World:
 
 
 def test_settings_are_shown_as_they_were_given(world: World) -> None:
-    """Clients read them back, also those that mean nothing here."""
     given = FamilySettings(
         versions=7,
         ttl_ms=5_000,
@@ -90,7 +90,6 @@ def test_a_setting_of_a_later_version_is_passed_over() -> None:
 
 
 def test_a_table_of_the_protocol_is_a_table_of_the_others(world: World) -> None:
-    """With HBase's defaults, but for the markers, which transactions need."""
     tables = LocalStore(world.store, world.clock)
     tables.ensure_table(b"t", {b"d": Family(3)})
     settings = FamilySettings(versions=3, configuration=KEEPS_MARKERS)
@@ -100,19 +99,17 @@ def test_a_table_of_the_protocol_is_a_table_of_the_others(world: World) -> None:
     assert world.count(b"t") == 1
 
 
-def test_the_default_namespace_may_be_named(world: World) -> None:
-    """HBase's names `default:t` and `t` are one."""
-    world.admin.create(b"default:t", D)
-    world.put(b"default:t")
-    assert list(world.admin.tables()) == [b"t"]
-    assert world.count(b"t") == 1
-
-
-def test_a_table_made_again_is_empty(world: World) -> None:
-    """Cells under an old number would be another table's."""
-    for _ in range(2):
-        world.admin.create(b"t", D)
+def test_a_table_made_again_or_truncated_is_empty(world: World) -> None:
+    """Cells under an old number would be another table's. Its regions are kept only if asked."""
+    for keep in (True, False):
+        world.admin.create(b"t", D, [b"m"])
         assert world.count(b"t") == 0
+        world.put(b"t")
+        world.admin.disable(b"t")
+        world.admin.truncate(b"t", keep_splits=keep)
+        assert world.count(b"t") == 0
+        assert world.admin.table(b"t").families == D
+        assert len(world.admin.table(b"t").regions) == 1 + keep
         world.put(b"t")
         world.admin.disable(b"t")
         world.admin.drop(b"t")
@@ -120,24 +117,12 @@ def test_a_table_made_again_is_empty(world: World) -> None:
     assert world.stored() == [b"\0\0\0\0counter"]
 
 
-def test_a_truncated_table_is_empty_and_keeps_its_families(world: World) -> None:
-    """Its regions only if asked."""
-    world.admin.create(b"t", D, [b"m"])
-    for keep in (True, False):
-        world.put(b"t")
-        world.admin.disable(b"t")
-        world.admin.truncate(b"t", keep_splits=keep)
-        assert world.count(b"t") == 0
-        assert world.admin.table(b"t").families == D
-        assert len(world.admin.table(b"t").regions) == 1 + keep
-
-
 def test_what_is_dropped_goes_in_short_transactions_and_never_comes_back(
     world: World, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """A large table would otherwise stop all writers; whoever is interrupted leaves the rest."""
     monkeypatch.setattr(catalog, "GARBAGE_KEYS", 10)
-    world.admin.create(b"t", {**D, b"e": FamilySettings()})
+    world.admin.create(b"t", TWO)
     world.put(b"t", rows=25)
     world.put(b"t", b"e", rows=25)
     world.rows.mutate(b"t", [(b"r", [Remove(b"e", None, 9)])])
@@ -159,11 +144,9 @@ def interrupted_drop(world: World) -> None:
 
 
 @pytest.mark.parametrize("comes_back", ["ensured", "added", "added while it is dropped"])
-def test_a_family_that_comes_back_is_empty_and_keeps_what_it_then_gets(
-    world: World, comes_back: str
-) -> None:
+def test_a_family_that_comes_back_has_only_what_it_then_gets(world: World, comes_back: str) -> None:
     """What is left of the old one must not be seen, nor its removal take cells of the new one."""
-    world.admin.create(b"t", {**D, b"e": FamilySettings()})
+    world.admin.create(b"t", TWO)
     world.put(b"t", b"e", rows=2)
     if comes_back == "ensured":
         interrupted_drop(world)
@@ -174,7 +157,7 @@ def test_a_family_that_comes_back_is_empty_and_keeps_what_it_then_gets(
     else:
         world.store.left, world.store.meanwhile = 2, lambda: interrupted_by_another(world)
         with pytest.raises(KeyboardInterrupt):
-            world.admin.modify(b"t", {**D, b"e": FamilySettings()})
+            world.admin.modify(b"t", TWO)
     assert world.count(b"t") == 0
     world.put(b"t", b"e", rows=3)
     world.admin.remove_garbage()
@@ -189,42 +172,27 @@ def interrupted_by_another(world: World) -> None:
 
 def test_two_changes_of_a_table_at_once_are_both_made(world: World) -> None:
     """Each is of one family: the other one's must not go, nor all that was put there."""
-    world.admin.create(b"t", {**D, b"gone": FamilySettings()})
-    other = Admin(world.store, world.clock)
-    changes: list[tuple[Callable[[], None], Callable[[], None]]] = [
-        (
-            lambda: world.admin.add_family(b"t", b"e", FamilySettings()),
-            lambda: other.add_family(b"t", b"f", FamilySettings()),
-        ),
-        (
-            lambda: world.admin.modify_family(b"t", b"d", FamilySettings(versions=9)),
-            lambda: other.drop_family(b"t", b"gone"),
-        ),
-        (
-            lambda: world.admin.drop_family(b"t", b"e"),
-            lambda: other.modify_family(b"t", b"f", FamilySettings(versions=7)),
-        ),
+    one, two, plain = world.admin, Admin(world.store, world.clock), FamilySettings()
+    one.create(b"t", {**D, b"gone": plain})
+    many, few = FamilySettings(versions=9), FamilySettings(versions=7)
+    pairs: list[tuple[Callable[[], None], Callable[[], None]]] = [
+        (lambda: one.add_family(b"t", b"e", plain), lambda: two.add_family(b"t", b"f", plain)),
+        (lambda: one.modify_family(b"t", b"d", many), lambda: two.drop_family(b"t", b"gone")),
+        (lambda: one.drop_family(b"t", b"e"), lambda: two.modify_family(b"t", b"f", few)),
     ]
-    for one, two in changes:
-        world.store.left, world.store.meanwhile = 1, two
-        one()
-    found = world.admin.table(b"t").families
-    assert {name: settings.versions for name, settings in found.items()} == {b"d": 9, b"f": 7}
+    for change, other in pairs:
+        world.store.left, world.store.meanwhile = 1, other
+        change()
+    assert one.table(b"t").families == {b"d": many, b"f": few}
 
 
 def test_regions_are_told_by_their_splits(world: World) -> None:
-    """They mean nothing here, but clients divide their work by them."""
     world.admin.create(b"t", D, [b"m", b"c"])
-    now = world.clock.wall_ms()
-    assert world.admin.table(b"t").regions == [
-        Region(b"", b"c", now),
-        Region(b"c", b"m", now),
-        Region(b"m", b"", now),
-    ]
+    bounds, now = [(b"", b"c"), (b"c", b"m"), (b"m", b"")], world.clock.wall_ms()
+    assert world.admin.table(b"t").regions == [Region(*each, now) for each in bounds]
 
 
-def test_a_family_that_keeps_fewer_versions_shows_fewer_at_once(world: World) -> None:
-    """HBase counts when it reads."""
+def test_a_family_that_keeps_fewer_versions_shows_fewer(world: World) -> None:
     world.admin.create(b"t", {b"d": FamilySettings(versions=3)})
     for time in (1, 2, 3):
         world.put(b"t", time=time)
@@ -234,10 +202,9 @@ def test_a_family_that_keeps_fewer_versions_shows_fewer_at_once(world: World) ->
 
 
 def test_namespaces_have_tables_of_their_own(world: World) -> None:
-    """And go only when they are empty."""
     world.admin.create_namespace(b"ns", {"a": "1"})
     world.admin.create(b"ns:t", D)
-    world.admin.create(b"t", D)
+    world.admin.create(b"default:t", D)
     assert list(world.admin.tables(b"ns")) == [b"ns:t"]
     assert list(world.admin.tables(b"default")) == [b"t"]
     assert world.admin.namespaces() == {b"default": {}, b"hbase": {}, b"ns": {"a": "1"}}
@@ -251,6 +218,10 @@ def test_namespaces_have_tables_of_their_own(world: World) -> None:
     assert b"ns" not in world.admin.namespaces()
 
 
+def create_with(admin: Admin, **settings: Any) -> None:
+    admin.create(b"u", {b"d": FamilySettings(**settings)})
+
+
 CALLS: list[tuple[Callable[[Admin], object], str]] = [
     (lambda admin: admin.create(b"t", D), "table exists"),
     (lambda admin: admin.create(b"no:t", D), "namespace not found"),
@@ -259,15 +230,9 @@ CALLS: list[tuple[Callable[[Admin], object], str]] = [
     (lambda admin: admin.create(b"u", {}), "illegal argument"),
     (lambda admin: admin.create(b"u", D, [b""]), "illegal argument"),
     (lambda admin: admin.create(b"u", D, [b"a", b"a"]), "illegal argument"),
-    (lambda admin: admin.create(b"u", {b"d": FamilySettings(min_versions=2)}), "do not retry"),
-    (
-        lambda admin: admin.create(b"u", {b"d": FamilySettings(keep_deleted_cells="TRUE")}),
-        "do not retry",
-    ),
-    (
-        lambda admin: admin.create(b"u", {b"d": FamilySettings(new_version_behavior=True)}),
-        "do not retry",
-    ),
+    (lambda admin: create_with(admin, min_versions=2), "do not retry"),
+    (lambda admin: create_with(admin, keep_deleted_cells="TRUE"), "do not retry"),
+    (lambda admin: create_with(admin, new_version_behavior=True), "do not retry"),
     (lambda admin: admin.drop(b"t"), "table not disabled"),
     (lambda admin: admin.truncate(b"t"), "table not disabled"),
     (lambda admin: admin.enable(b"t"), "table not disabled"),
@@ -291,7 +256,6 @@ CALLS: list[tuple[Callable[[Admin], object], str]] = [
 def test_what_hbase_refuses_is_refused_with_its_reason(
     world: World, call: Callable[[Admin], object], reason: str
 ) -> None:
-    """The services make HBase's exceptions of the reasons."""
     world.admin.create(b"t", D)
     world.admin.create(b"off", D)
     world.admin.disable(b"off")

@@ -4,12 +4,15 @@ from __future__ import annotations
 
 import os
 import socket
+import ssl
 import subprocess
 import sys
 import threading
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import replace
+from contextlib import ExitStack, closing
+from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 from unittest.mock import patch
 
@@ -17,8 +20,9 @@ import pytest
 from thriftpy2.protocol import TCompactProtocolFactory, TCyBinaryProtocolFactory
 from thriftpy2.utils import serialize
 
-from tests.unit.fake_gateway import Break, FakeGateway, fake_gateway
-from txn.clock import ManualClock, poll
+from tests.unit.fake_gateway import Break, fake_gateway
+from tests.unit.fake_gateway import FakeGateway as Gateway
+from txn.clock import ManualClock
 from txn.errors import (
     InvalidRequestError,
     MaybeApplied,
@@ -30,101 +34,141 @@ from txn.errors import (
 from txn.host.lending import Loan
 from txn.model import Check, Edit, Key, RowExclusion
 from txn.stores import gateway as gateway_module
-from txn.stores import open_store
-from txn.stores.base import Store
+from txn.stores import open_store, wire
 from txn.stores.gateway import Connection, Request, Term
 from txn.stores.hbase import thrift2
-from txn.stores.hbase.store import HBaseStore
+from txn.stores.hbase.store import HBaseStore as Pooled
 from txn.stores.hbase.thrift2 import IDL
+from txn.stores.wire import NS_PER_MS
 
+Opener = Callable[[str], Pooled]
+
+CERTIFICATE = Path(__file__).parents[1] / "integration" / "tls" / "certificate.pem"
 KEYS = [Key(f"r{number}", "d", "x", "t") for number in range(20)]
 CHECKS = [Check(key, b"", ((key, b"1"),)) for key in KEYS]
+LARGE = [Key(b"%05d" % number + bytes(30_000), "d", "x", "t") for number in range(3)]
 ERROR = IDL.TIOError("java.io.IOException: out of order\n\tat java.lang.Thread.run")
 
 
 @pytest.fixture
-def gateway() -> Iterator[FakeGateway]:
+def gateway() -> Iterator[Gateway]:
     with fake_gateway() as gateway:
         yield gateway
 
 
 @pytest.fixture
-def store(gateway: FakeGateway) -> Iterator[Store]:
-    store = open_store(gateway.uri + "?timeout_ms=60000")
-    assert isinstance(store, HBaseStore)
+def clock(monkeypatch: pytest.MonkeyPatch) -> ManualClock:
+    """What limits all waits for a gateway; it moves when it is told to."""
+    clock = ManualClock()
+    manual = SimpleNamespace(monotonic_ns=lambda: clock.monotonic_ms() * NS_PER_MS)
+    for module in (gateway_module, wire):
+        monkeypatch.setattr(module, "time", manual)
+    return clock
+
+
+@pytest.fixture
+def open_at(gateway: Gateway, clock: ManualClock) -> Iterator[Opener]:
+    """Opens stores of the gateway with some options."""
+    with ExitStack() as stack:
+
+        def open_at(options: str) -> Pooled:
+            store = open_store(f"{gateway.uri}{options}", clock)
+            assert isinstance(store, Pooled)
+            stack.callback(store.close)
+            return store
+
+        yield open_at
+
+
+@pytest.fixture
+def store(open_at: Opener) -> Pooled:
+    store = open_at("")
     store._sizes.learn(b"t", 1_000, 1_000)  # else few rows share an answer
-    yield store
-    store.close()
+    return store
 
 
-def patient(store: Store) -> None:
-    """Let the calls of a store from now on take the time that a busy machine needs."""
-    assert isinstance(store, HBaseStore)
-    store._pool.gateway = replace(store._pool.gateway, timeout_ms=60_000)
+@pytest.fixture
+def narrow(open_at: Opener) -> Pooled:
+    """A store with one connection."""
+    return open_at("?pool=1")
 
 
-def breaks_at(*numbers: int) -> object:
+def breaks_at(*numbers: int, error: Exception | None = None) -> Callable[[int, str], None]:
     def before(number: int, name: str) -> None:
         if number in numbers:
-            raise Break
+            raise error or Break
 
     return before
 
 
-# --- in parallel --------------------------------------------------------------------------------
-
-
-def test_the_checks_of_a_batch_go_in_parallel(gateway: FakeGateway, store: Store) -> None:
-    """A transaction takes its locks in the time of one."""
-    meeting = threading.Barrier(5)
+def fail(gateway: Gateway, failing: str, error: Exception) -> None:
+    """Let all requests of a name fail."""
 
     def before(number: int, name: str) -> None:
-        meeting.wait(timeout=60)
+        if name == failing:
+            raise error
 
     gateway.before = before
+
+
+def test_the_checks_of_a_batch_and_a_read_go_in_parallel(gateway: Gateway, store: Pooled) -> None:
+    """A transaction takes its locks in the time of one, and is decided a round trip sooner."""
+    meeting = threading.Barrier(5)
+    gateway.before = lambda number, name: meeting.wait(timeout=60) and None
     assert store.check_and_put(CHECKS[:5]) == [True] * 5
     assert gateway.most_at_once == 5
+    answers, found, _ = store.check_and_read(CHECKS[:4], KEYS[:3])
+    assert (answers, found) == ([True] * 4, dict.fromkeys(KEYS[:3]))
+    assert sorted(gateway.names[5:]) == ["checkAndPut"] * 4 + ["getMultiple"]
 
 
-@pytest.mark.parametrize("transport", ["buffered", "framed"])
-def test_checks_that_share_a_connection_are_sent_ahead(transport: str) -> None:
-    """Nobody waits for an answer between two of them, and they go out in one piece; a frame is
-    one request."""
-    with fake_gateway(framed=transport == "framed") as gateway:
-        store = open_store(f"{gateway.uri}?pool=1&transport={transport}&timeout_ms=60000")
-        written: list[bytes] = []
-        write = gateway_module.Wire.write
+@pytest.mark.parametrize("is_framed", [False, True])
+def test_checks_that_share_a_connection_are_sent_ahead(is_framed: bool) -> None:
+    """A frame is one request. Non-blocking gateways are framed, and some speak compactly."""
+    options = "&transport=framed&protocol=compact" if is_framed else ""
+    write, written = gateway_module.Wire.write, list[bytes]()
 
-        def counted(wire: gateway_module.Wire, data: bytes) -> None:
-            written.append(data)
-            write(wire, data)
+    def counted(wire: gateway_module.Wire, data: bytes) -> None:
+        written.append(data)
+        write(wire, data)
 
+    with (
+        fake_gateway(framed_and_compact=is_framed) as gateway,
+        closing(open_store(f"{gateway.uri}?pool=1&timeout_ms=60000{options}")) as store,
+    ):
         with patch.object(gateway_module.Wire, "write", counted):
             assert store.check_and_put(CHECKS[:10]) == [True] * 10
-        assert len(written) == (10 if transport == "framed" else 1)
+        assert len(written) == (10 if is_framed else 1)
         assert store.check_and_put(CHECKS * 3) == [True] * 60
         assert gateway.names == ["checkAndPut"] * 70
-        store.close()
+        assert store.read(KEYS) == dict.fromkeys(KEYS)
+        assert list(store.scan(b"t")) == []
 
 
-def test_a_row_is_put_by_itself(gateway: FakeGateway, store: Store) -> None:
-    """Servers have less to do for a put than for a list of one."""
+def test_a_gateway_behind_tls_is_trusted_by_its_certificate(gateway: Gateway) -> None:
+    """One that nobody vouches for is refused before anything is sent."""
+    gateway.tls = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+    gateway.tls.load_cert_chain(CERTIFICATE, CERTIFICATE.with_name("key.pem"))
+    uri, value = f"hbase+thrift2://localhost:{gateway.port}", bytes(100_000)
+    with closing(open_store(f"{uri}?ca={CERTIFICATE}")) as store:
+        store.write([Edit(KEYS[0], value, 1)])
+        assert store.read(KEYS) == dict.fromkeys(KEYS)
+    is_told = pytest.raises(NotApplied, match=r"cannot connect.*certificate verify failed")
+    with closing(open_store(f"{uri}?tls=on")) as store, is_told:
+        store.read(KEYS)
+    assert gateway.names.count("put") == 1
+
+
+def test_a_row_is_put_by_itself(gateway: Gateway, store: Pooled) -> None:
     store.write([Edit(KEYS[0], b"1", 1), Edit(KEYS[0]._replace(column=b"y"), b"1", 1)])
     store.write([Edit(KEYS[0], b"1", 1), Edit(KEYS[1], b"1", 1)])
     assert gateway.names == ["put", "putMultiple"]
 
 
-def test_the_checks_of_a_row_go_one_after_the_other(gateway: FakeGateway, store: Store) -> None:
-    """Later items see earlier ones, which connections of their own would not promise."""
-    assert store.check_and_put([CHECKS[0]] * 4) == [True] * 4
-    assert gateway.most_at_once == 1
-
-
 def test_the_checks_of_a_row_keep_their_connection_until_the_last(
-    store: Store, monkeypatch: pytest.MonkeyPatch
+    gateway: Gateway, store: Pooled, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """If another thread took it in between, an error after the first effect could deny it."""
-    assert isinstance(store, HBaseStore)
     take, taken = store._pool._take, list[int]()
 
     def count(loan: Loan[Connection], term: Term) -> Connection:
@@ -133,100 +177,61 @@ def test_the_checks_of_a_row_keep_their_connection_until_the_last(
 
     monkeypatch.setattr(store._pool, "_take", count)
     assert store.check_and_put([*CHECKS[:2], *CHECKS[:2], CHECKS[0]]) == [True] * 5
-    assert len(taken) == 1
+    assert len(taken) == gateway.most_at_once == 1
 
 
-def test_there_are_never_more_connections_than_the_pool_allows(gateway: FakeGateway) -> None:
-    """A gateway gives each connection a thread: a client must not take them all."""
-    store = open_store(gateway.uri + "?pool=3")
-    assert store.check_and_put(CHECKS) == [True] * len(CHECKS)
-    store.check_and_put(CHECKS)
-    assert 2 <= gateway.connections <= 3
-    assert gateway.most_at_once <= 3
-    store.close()
+@pytest.mark.parametrize("pool", [1, 3])
+def test_many_threads_share_a_small_pool(gateway: Gateway, open_at: Opener, pool: int) -> None:
+    """Whoever holds a connection never waits for another one, or all would wait for ever; and a
+    client must not take all threads of a gateway, which gives one to each connection."""
+    store = open_at(f"?pool={pool}")
+
+    def work(_: int) -> list[bool]:
+        return store.check_and_read(CHECKS[:3], KEYS)[0]
+
+    with ThreadPoolExecutor(8) as threads:
+        assert [*threads.map(work, range(160))] == [[True] * 3] * 160
+    assert gateway.most_at_once <= gateway.connections == pool
 
 
-@pytest.mark.parametrize("pool", [1, 2])
-def test_many_threads_share_a_small_pool(gateway: FakeGateway, pool: int) -> None:
-    """Whoever holds a connection never waits for another one, or all would wait for ever."""
-    store = open_store(f"{gateway.uri}?pool={pool}&timeout_ms=120000")
-    done = []
-
-    def work() -> None:
-        for _ in range(20):
-            done.extend(store.check_and_read(CHECKS[:3], KEYS)[0])
-
-    threads = [threading.Thread(target=work) for _ in range(8)]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join()
-    assert len(done) == 8 * 20 * 3
-    assert gateway.connections <= pool
-    store.close()
-
-
-def test_checks_and_a_read_go_in_parallel(gateway: FakeGateway, store: Store) -> None:
-    """One round trip less until a transaction is decided."""
-    meeting = threading.Barrier(3)
-    gateway.before = lambda number, name: meeting.wait(timeout=60) and None
-    answers, found, _ = store.check_and_read(CHECKS[:2], KEYS[:3])
-    assert (answers, found) == ([True, True], dict.fromkeys(KEYS[:3]))
-    assert sorted(gateway.names) == ["checkAndPut"] * 2 + ["getMultiple"]
-
-
-def test_a_read_follows_the_checks_on_their_connection(gateway: FakeGateway) -> None:
+def test_a_read_follows_the_checks_on_their_connection(gateway: Gateway, narrow: Pooled) -> None:
     """Nobody waits for an answer in between; a check behind a long reply could wait for ever. What
     is to follow a check of its row is sent when that is answered."""
-    store = open_store(gateway.uri + "?pool=1&timeout_ms=60000")
     gateway.value = bytes(1_000_000)
     checks = [CHECKS[0], CHECKS[0], *CHECKS[:18]]
-    answers, found, _ = store.check_and_read(checks, KEYS[:2])
+    answers, found, _ = narrow.check_and_read(checks, KEYS[:2])
     assert answers == [True] * 20
     assert [len(cell.value) for cell in found.values() if cell] == [1_000_000] * 2
     assert gateway.names == ["checkAndPut"] * 18 + ["getMultiple"] + ["checkAndPut"] * 2
     assert gateway.connections == 1
-    store.close()
 
 
-def test_a_large_read_comes_after_the_checks(gateway: FakeGateway, store: Store) -> None:
-    """A gateway might not read it before its replies were read."""
-    large = [Key(b"%05d" % number + bytes(30_000), "d", "x", "t") for number in range(3)]
-    assert store.check_and_read(CHECKS[:1], large) == ([True], dict.fromkeys(large), {})
+def test_a_large_read_comes_after_the_checks(gateway: Gateway, store: Pooled) -> None:
+    """A gateway might not read it before its replies were read. If it is not sent, that does not
+    deny the checks: NotApplied promises that the whole call had no effect."""
+    assert store.check_and_read(CHECKS[:1], LARGE) == ([True], dict.fromkeys(LARGE), {})
     assert gateway.names == ["checkAndPut", "getMultiple"]
     assert gateway.most_at_once == 1
-
-
-def test_a_large_read_that_is_not_sent_does_not_deny_the_checks(store: Store) -> None:
-    """NotApplied promises that the whole call had no effect."""
-    assert isinstance(store, HBaseStore)
-    large = [Key(b"%05d" % number + bytes(30_000), "d", "x", "t") for number in range(3)]
-    taken = iter([store._pool._take])
+    takes = iter([store._pool._take])
 
     def take(loan: Loan[Connection], term: Term) -> Connection:
-        for found in taken:
+        for found in takes:
             return found(loan, term)
         raise NotApplied("no connection came free in time")
 
     with patch.object(store._pool, "_take", take):
         with pytest.raises(MaybeApplied, match="came free"):
-            store.check_and_read(CHECKS[:1], large)
+            store.check_and_read(CHECKS[:1], LARGE)
         with pytest.raises(NotApplied):
-            store.check_and_read([], large)
+            store.check_and_read([], LARGE)
 
 
 @pytest.mark.parametrize("failure", [ERROR, Break()])
 @pytest.mark.parametrize("failing", ["getMultiple", "checkAndPut"])
 def test_checks_with_a_failed_read_may_have_been_applied(
-    gateway: FakeGateway, store: Store, failing: str, failure: Exception
+    gateway: Gateway, store: Pooled, failing: str, failure: Exception
 ) -> None:
-    """Neither is sent again."""
-
-    def before(number: int, name: str) -> None:
-        if name == failing:
-            raise failure
-
-    gateway.before = before
+    fail(gateway, failing, failure)
     with pytest.raises(MaybeApplied):
         store.check_and_read(CHECKS[:1], KEYS)
     assert gateway.names.count("checkAndPut") == 1
@@ -235,8 +240,7 @@ def test_checks_with_a_failed_read_may_have_been_applied(
     assert store.check_and_read(CHECKS[:1], KEYS) == ([True], dict.fromkeys(KEYS), {})
 
 
-def test_a_check_without_a_condition_is_a_plain_request(gateway: FakeGateway, store: Store) -> None:
-    """A put, a delete, or both at once; each may be deferred, and so may a checked one."""
+def test_a_check_without_a_condition_is_a_plain_request(gateway: Gateway, store: Pooled) -> None:
     x, y = KEYS[0], KEYS[0]._replace(column=b"y")
     put, marker = ((x, b"1"),), (Edit(y, None, 5),)
     seen: list[int | None] = []
@@ -252,7 +256,7 @@ def test_a_check_without_a_condition_is_a_plain_request(gateway: FakeGateway, st
     assert seen == [*[None, 2] * 2, *[None] * 2, *[2] * 2] * 2
 
 
-def test_checks_without_a_condition_share_requests(gateway: FakeGateway, store: Store) -> None:
+def test_checks_without_a_condition_share_requests(gateway: Gateway, store: Pooled) -> None:
     """As the rows of a `write` do: the rows of a fenced batch, its last statuses, emptied tags. A
     deferred one does not travel with one that is not, since a request waits for its slowest row."""
     plain = [check._replace(expected=None) for check in CHECKS]
@@ -282,18 +286,8 @@ def _list_durabilities(seen: list[int | None]) -> Callable[..., None]:
     return note
 
 
-def test_reads_in_turn_are_sent_on_one_connection(gateway: FakeGateway, store: Store) -> None:
-    """A gateway answers a connection's requests one by one: so the second is read after the
-    first, though nobody waits in between."""
-    first, second = KEYS[:2], KEYS[2:]
-    assert store.read(first, second) == dict.fromkeys(KEYS)
-    assert (gateway.connections, gateway.most_at_once) == (1, 1)
-    assert gateway.names == ["getMultiple"] * 2
-
-
-def test_a_large_read_is_not_sent_before_the_reply_to_another(gateway: FakeGateway) -> None:
+def test_a_large_read_is_not_sent_before_another_reply(gateway: Gateway, store: Pooled) -> None:
     """A gateway that cannot write its reply does not read: both sides would wait for ever."""
-    store = open_store(gateway.uri + "?timeout_ms=120000")
     large = [Key(b"%05d" % number + bytes(30_000), "d", "x", "t") for number in range(300)]
     gateway.value = bytes(1_000_000)
 
@@ -302,89 +296,43 @@ def test_a_large_read_is_not_sent_before_the_reply_to_another(gateway: FakeGatew
 
     gateway.before = before
     assert len(store.read(KEYS, large)) == 320
-    store.close()
 
 
-def test_reads_in_turn_are_repeated_once(gateway: FakeGateway, store: Store) -> None:
-    """As all reads are; and a connection with a reply to come is never used again."""
+def test_reads_in_turn_share_a_connection_and_a_repeat(gateway: Gateway, store: Pooled) -> None:
+    """A gateway answers a connection's requests one by one: so the second is read after the
+    first, though nobody waits in between."""
+    assert store.read(KEYS[:2], KEYS[2:]) == dict.fromkeys(KEYS)
+    assert (gateway.connections, gateway.most_at_once) == (1, 1)
+    assert gateway.names == ["getMultiple"] * 2
+    gateway.names.clear()
     gateway.before = breaks_at(2)
     assert store.read(KEYS[:1], KEYS[1:2]) == dict.fromkeys(KEYS[:2])
     assert len(gateway.names) == 4
     gateway.before = breaks_at(5, 6)
     with pytest.raises(MaybeApplied, match="no answer"):
         store.read(KEYS[:1], KEYS[1:2])
-
-    def refuse(number: int, name: str) -> None:
-        if number == 7:
-            raise ERROR
-
-    gateway.before = refuse
+    gateway.before = breaks_at(7, error=ERROR)
     with pytest.raises(MaybeApplied, match="out of order"):
         store.read(KEYS[:1], KEYS[1:2])
     assert store.read(KEYS[:3]) == dict.fromkeys(KEYS[:3])
 
 
-def test_a_request_reads_the_clock_once(gateway: FakeGateway) -> None:
+def test_a_request_reads_the_clock_once(gateway: Gateway) -> None:
     """When it begins: one deadline limits both waits, to send it and for its reply."""
-
-    class Counting(ManualClock):
-        reads = 0
-
-        def monotonic_ms(self) -> int:
-            Counting.reads += 1
-            return super().monotonic_ms()
-
-    store = open_store(gateway.uri, Counting())
-    calls = (
-        lambda: store.read(KEYS[:1]),
-        lambda: store.write([Edit(KEYS[0], b"1", 1)]),
-        lambda: store.check_and_put(CHECKS[:1]),
-    )
-    for call in (calls[0], *calls):  # the first one connects
-        Counting.reads = 0
-        call()
-        reads = Counting.reads
-    assert reads == 1
-    store.close()
-
-
-def test_who_waits_for_a_connection_gets_the_next_one(gateway: FakeGateway) -> None:
-    """Giving one back wakes a thread that waits."""
-    store = open_store(gateway.uri + "?pool=1&timeout_ms=60000")
-    assert isinstance(store, HBaseStore)
-    arrived, go_on, got = threading.Event(), threading.Event(), threading.Event()
-
-    def before(number: int, name: str) -> None:
-        if number == 1:
-            arrived.set()
-            go_on.wait(60)
-
-    gateway.before = before
-    first = threading.Thread(target=store.read, args=(KEYS[:1],))
-    first.start()
-    assert arrived.wait(60)
-    second = threading.Thread(target=lambda: store.check_and_put(CHECKS[:1]) and got.set())
-    second.start()
-    assert poll(lambda: len(store._pool._lender._line.list_held()) == 1, 60_000)
-    go_on.set()
-    assert got.wait(60)
-    first.join()
-    second.join()
-    assert gateway.connections == 1
-    store.close()
-
-
-def test_a_connection_in_use_is_closed_when_it_comes_back(gateway: FakeGateway) -> None:
-    """A store that was closed leaves none behind."""
-    store = open_store(gateway.uri)
-    assert isinstance(store, HBaseStore)
-    gateway.before = lambda number, name: store.close()
-    assert store.read(KEYS[:1]) == {KEYS[0]: None}
-    assert store._pool._lender.free == []
+    clock = ManualClock()
+    with closing(open_store(gateway.uri, clock)) as store:
+        store.read(KEYS[:1])  # it connects
+        for call in (
+            lambda: store.read(KEYS[:1]),
+            lambda: store.write([Edit(KEYS[0], b"1", 1)]),
+            lambda: store.check_and_put(CHECKS[:1]),
+        ):
+            with patch.object(clock, "monotonic_ms", wraps=clock.monotonic_ms) as look:
+                call()
+            assert look.call_count == 1
 
 
 def test_what_is_sent_is_what_the_interface_says() -> None:
-    """Structs without the fields that are never set are written like those that have them."""
     columns = [IDL.TColumn(b"d", b"x", 5)]
     narrow = [thrift2.TColumn(b"d", b"x", 5)]
     values = [IDL.TColumnValue(b"d", b"x", b"1", 5)]
@@ -401,46 +349,34 @@ def test_what_is_sent_is_what_the_interface_says() -> None:
             assert serialize(part, factory) == serialize(whole, factory)
 
 
-# --- what goes wrong ----------------------------------------------------------------------------
-
-
-def test_a_refused_connection_has_no_effect(gateway: FakeGateway) -> None:
+@pytest.mark.parametrize("host", ["127.0.0.1", "no-such-host.invalid", "a..b", "x" * 70])
+def test_a_refused_connection_has_no_effect(host: str) -> None:
     """Nothing was sent: the only failure after which a repeat is safe, whatever was asked."""
     with socket.socket() as silent:
         silent.bind(("127.0.0.1", 0))  # held, so that nobody else can come to listen there
         port = silent.getsockname()[1]
-        store = open_store(f"hbase+thrift2://127.0.0.1:{port}")
+        store = open_store(f"hbase+thrift2://{host}:{port}")
         for call in (lambda: store.read(KEYS), lambda: store.check_and_put(CHECKS)):
-            with pytest.raises(NotApplied, match=f"cannot connect.*gateway='127.0.0.1:{port}'"):
+            with pytest.raises(NotApplied, match=f"cannot connect.*gateway='{host}:{port}'"):
                 call()
         store.close()
 
 
-@pytest.mark.parametrize("host", ["no-such-host.invalid", "a..b", "x" * 70])
-def test_a_host_that_is_not_there_has_no_effect(host: str) -> None:
-    """A mistyped name is an error of the store, not of a driver."""
-    store = open_store(f"hbase+thrift2://{host}:1")
-    with pytest.raises(NotApplied, match="cannot connect"):
-        store.read(KEYS)
-    store.close()
-
-
+@pytest.mark.parametrize("checks", [CHECKS[:1], CHECKS])
 def test_a_lost_reply_of_a_checked_write_may_have_taken_effect(
-    gateway: FakeGateway, store: Store
+    gateway: Gateway, store: Pooled, checks: list[Check]
 ) -> None:
     """It is never sent again here: its repeat would answer "no" where it answered "yes"."""
     gateway.before = breaks_at(1)
     with pytest.raises(MaybeApplied, match=r"no answer from the gateway.*gateway='127\.0\.0\.1"):
-        store.check_and_put(CHECKS[:1])
-    assert gateway.names == ["checkAndPut"]
-    assert store.check_and_put(CHECKS[:1]) == [True]
+        store.check_and_put(checks)
+    assert gateway.names.count("checkAndPut") <= len(checks)
+    gateway.before = breaks_at()
+    assert store.check_and_put(checks) == [True] * len(checks)
 
 
 @pytest.mark.parametrize("call", ["read", "write", "scan"])
-def test_what_may_be_repeated_is_repeated_once(
-    gateway: FakeGateway, store: Store, call: str
-) -> None:
-    """A gateway that was started again leaves broken connections, which are nobody's problem."""
+def test_what_may_be_repeated_is_repeated_once(gateway: Gateway, store: Pooled, call: str) -> None:
     calls = {
         "read": lambda: store.read(KEYS),
         "write": lambda: store.write([Edit(KEYS[0], b"1", 1)]),
@@ -455,10 +391,8 @@ def test_what_may_be_repeated_is_repeated_once(
 
 
 def test_a_write_whose_repeat_finds_no_gateway_may_have_taken_effect(
-    gateway: FakeGateway, store: Store, monkeypatch: pytest.MonkeyPatch
+    gateway: Gateway, store: Pooled, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """The first request was sent; that the second could not be says nothing about it."""
-
     def break_for_good(number: int, name: str) -> None:
         def refuse(*arguments: object) -> socket.socket:
             raise ConnectionRefusedError("refused")
@@ -472,30 +406,37 @@ def test_a_write_whose_repeat_finds_no_gateway_may_have_taken_effect(
     assert gateway.names == ["put"]
 
 
-def test_a_silent_gateway_is_waited_for_until_the_deadline(gateway: FakeGateway) -> None:
-    """A client must be able to say how long; what was sent may still take effect."""
-    store = open_store(gateway.uri + "?timeout_ms=100")
-    go_on = threading.Event()
-    gateway.before = lambda number, name: None if go_on.wait(60) else pytest.fail("never")
-    for call in (lambda: store.check_and_put(CHECKS[:3]), lambda: store.read(KEYS)):
+def test_a_silent_gateway_is_given_up(gateway: Gateway, narrow: Pooled, clock: ManualClock) -> None:
+    """What was sent may still take effect. And the connection is thrown away with the reply to
+    come, which would be taken for another's."""
+    go_on, silent = threading.Event(), list[bool]()
+
+    def before(number: int, name: str) -> None:
+        if silent and silent.pop():
+            clock.advance(30_000)
+            go_on.wait(60)
+
+    gateway.before = before
+    for call in (lambda: narrow.check_and_put(CHECKS[:1]), lambda: narrow.read(KEYS[:1])):
+        silent.append(True)
         with pytest.raises(MaybeApplied, match="timed out"):
             call()
+        go_on.set()
+        assert narrow.read(KEYS[:1]) == {KEYS[0]: None}
+        assert narrow.check_and_put(CHECKS[:1]) == [True]
+        go_on.clear()
     go_on.set()
-    gateway.before = lambda number, name: None
-    patient(store)
-    assert store.check_and_put(CHECKS[:1]) == [True]
-    store.close()
+    assert gateway.connections == 3
 
 
 def test_a_scan_that_leaves_out_too_much_to_come_in_time_goes_on_without(
-    gateway: FakeGateway,
+    gateway: Gateway, store: Pooled, clock: ManualClock
 ) -> None:
-    """A gateway that finds nothing to send for minutes would never get to the end."""
-    store = open_store(gateway.uri + "?timeout_ms=200")
     go_on = threading.Event()
 
     def before(number: int, name: str) -> None:
         if gateway.names.count("getScannerResults") == 1:
+            clock.advance(30_000)
             go_on.wait(60)
 
     gateway.before = before
@@ -503,79 +444,25 @@ def test_a_scan_that_leaves_out_too_much_to_come_in_time_goes_on_without(
     assert list(store.scan(b"t", exclude=exclude)) == []
     go_on.set()
     assert gateway.names.count("getScannerResults") == 2
-    store.close()
 
 
-def test_a_late_reply_is_never_taken_for_another_s(gateway: FakeGateway) -> None:
-    """The connection of a request that timed out is thrown away with the reply to come."""
-    store = open_store(gateway.uri + "?timeout_ms=200&pool=1")
-    go_on = threading.Event()
-
-    def before(number: int, name: str) -> None:
-        if number == 1:
-            go_on.wait(60)
-
-    gateway.before = before
-    with pytest.raises(MaybeApplied):
+def test_an_error_of_the_gateway_is_told_without_its_trace(gateway: Gateway, store: Pooled) -> None:
+    """HBase sends whole stack traces; the first line says it. The connection stays. A table that
+    refuses for good, which was asked again for 15 s, is named: of several that of the request."""
+    fail(gateway, "checkAndPut", ERROR)
+    with pytest.raises(MaybeApplied, match=r"out of order'$"):
         store.check_and_put(CHECKS[:1])
-    go_on.set()
-    patient(store)
-    assert store.read(KEYS[:1]) == {KEYS[0]: None}
-    assert gateway.connections == 2
-    store.close()
-
-
-def test_an_error_of_the_gateway_is_told_without_its_trace(
-    gateway: FakeGateway, store: Store
-) -> None:
-    """HBase sends whole stack traces; the first line says it. The connection stays."""
-
-    def before(number: int, name: str) -> None:
-        if name == "checkAndPut":
-            raise ERROR
-
-    gateway.before = before
-    with pytest.raises(MaybeApplied, match=r"out of order'$") as caught:
-        store.check_and_put(CHECKS[:1])
-    assert "Thread.run" not in str(caught.value)
     store.read(KEYS)
     assert gateway.connections == 1
-
-
-def test_a_table_that_refuses_for_good_is_named(gateway: FakeGateway, store: Store) -> None:
-    """A read-only one was asked again for 15 s. Of several tables it is the one of the request."""
-
-    def before(number: int, name: str) -> None:
-        if name == "checkAndPut":
-            raise IDL.TIOError("org.apache.hadoop.hbase.DoNotRetryIOException: read only\n\tat x")
-
-    gateway.before = before
+    said = "org.apache.hadoop.hbase.DoNotRetryIOException: read only\n\tat x"
+    fail(gateway, "checkAndPut", IDL.TIOError(said))
     with pytest.raises(TableUnavailable, match=r"the table refuses it.*read only'$") as caught:
         store.check_and_put(CHECKS[:2])
     assert caught.value.table == CHECKS[0].key.table
 
 
-def test_what_is_no_reply_of_thrift_s_is_not_an_answer() -> None:
-    """Another program listens there, or what is between breaks the stream."""
-    with socket.create_server(("127.0.0.1", 0)) as listening, ThreadPoolExecutor(1) as pool:
-
-        def answer_in_http() -> None:
-            connection, _ = listening.accept()
-            with connection:
-                connection.recv(1000)
-                connection.sendall(b"HTTP/1.1 400 Bad Request\r\n\r\n")
-
-        answered = pool.submit(answer_in_http)
-        store = open_store(f"hbase+thrift2://127.0.0.1:{listening.getsockname()[1]}")
-        with pytest.raises(MaybeApplied, match="not a reply"):
-            store.check_and_put(CHECKS[:1])
-        answered.result(60)
-        store.close()
-
-
-def test_a_mistake_of_ours_is_raised_as_it_is(gateway: FakeGateway, store: Store) -> None:
+def test_a_mistake_of_ours_is_raised_as_it_is(gateway: Gateway, store: Pooled) -> None:
     """As an error of the store it would be sent again for as long as a store is given."""
-    assert isinstance(store, HBaseStore)
     deadly = Edit(KEYS[0], 5, 1)  # type: ignore[arg-type]
     for call in (lambda: store.write([deadly]), lambda: store._pool.run([MISTAKEN], repeat=True)):
         with pytest.raises(Exception) as caught:
@@ -587,42 +474,19 @@ def test_a_mistake_of_ours_is_raised_as_it_is(gateway: FakeGateway, store: Store
 MISTAKEN: Request[int] = ("getMultiple", (b"t", []), lambda found: found + 1)  # not a number
 
 
-def test_one_broken_connection_of_a_batch_fails_the_batch(
-    gateway: FakeGateway, store: Store
+def test_closed_connections_are_not_used(
+    gateway: Gateway, store: Pooled, clock: ManualClock
 ) -> None:
-    """Some items may have taken effect: the caller looks at all of them again."""
-    gateway.before = breaks_at(3)
-    with pytest.raises(MaybeApplied):
-        store.check_and_put(CHECKS)
-    gateway.before = breaks_at()
-    assert store.check_and_put(CHECKS) == [True] * len(CHECKS)
-
-
-def test_connections_that_the_gateway_closed_are_not_used(gateway: FakeGateway) -> None:
     """It closes those that rested for a minute. A checked write on one would be in doubt."""
-    clock = ManualClock()
-    store = open_store(gateway.uri, clock)
     store.check_and_put(CHECKS[:4])
     gateway.cut()
     while gateway._threads[-1].is_alive():
         gateway._threads[-1].join(timeout=5)
     clock.advance(60_000)
     assert store.check_and_put(CHECKS[:4]) == [True] * 4
-    store.close()
 
 
-def test_a_caller_that_is_interrupted_leaves_no_reply_behind(
-    gateway: FakeGateway, store: Store
-) -> None:
-    """The next caller would take it for its own."""
-    store.check_and_put(CHECKS[:2])
-    interrupt = patch.object(Connection, "receive", side_effect=KeyboardInterrupt)
-    with interrupt, pytest.raises(KeyboardInterrupt):
-        store.check_and_read(CHECKS[:1], KEYS)
-    assert store.check_and_put(CHECKS[:2]) == [True, True]
-
-
-def test_a_child_makes_connections_of_its_own(gateway: FakeGateway, store: Store) -> None:
+def test_a_child_makes_connections_of_its_own(gateway: Gateway, store: Pooled) -> None:
     """Spark forks its workers: two processes on one connection would mix up their replies."""
     store.read(KEYS)
     child = os.fork()
@@ -637,18 +501,14 @@ def test_a_child_makes_connections_of_its_own(gateway: FakeGateway, store: Store
     assert gateway.connections == 3
 
 
-def test_a_closed_store_says_so(gateway: FakeGateway) -> None:
-    """Also to whoever is still at work in another thread."""
-    store = open_store(gateway.uri)
-    store.close()
-    assert isinstance(store, HBaseStore)
+def test_a_closed_store_leaves_no_connection_and_says_so(gateway: Gateway, store: Pooled) -> None:
+    gateway.before = lambda number, name: store.close()
+    assert store.read(KEYS[:1]) == {KEYS[0]: None}
+    assert store._pool._lender.free == []
     for _ in range(2):
         with pytest.raises(StoreError, match="closed"):
             store.check_and_put(CHECKS)
         store._pool._start()  # as in a child of a fork
-
-
-# --- the URI ------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize(
@@ -680,13 +540,11 @@ def test_a_closed_store_says_so(gateway: FakeGateway) -> None:
     ],
 )
 def test_a_bad_uri_is_refused_with_what_is_known(uri: str, message: str) -> None:
-    """Before anything is connected."""
     with pytest.raises(InvalidRequestError, match=message):
         open_store(uri)
 
 
 def test_without_the_drivers_it_is_said_what_to_install() -> None:
-    """They are an extra: the embedded store needs none of them."""
     program = (
         "import sys; sys.modules['thriftpy2'] = None\n"
         "from txn import connect\n"

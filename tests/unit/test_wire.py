@@ -63,17 +63,12 @@ def count_calls(work: Callable[[], object]) -> int:
     return count
 
 
-def test_a_request_costs_about_a_call_for_each_field_and_string() -> None:
+def test_a_request_may_arrive_in_any_pieces_and_costs_about_a_call_for_each_field() -> None:
     """The server reads requests in Python, which is a third of what one costs."""
     data = encode(PUT)
-    assert read(data, len(data)).arguments == PUT
+    for piece in (1, 2, 3, 7, 50, len(data)):
+        assert read(data, piece) == WireCall("checkAndPut", 1, 7, PUT)
     assert count_calls(lambda: read(data, len(data))) <= CALLS
-
-
-@pytest.mark.parametrize("piece", [1, 2, 3, 7, 50])
-def test_a_request_may_arrive_in_any_pieces(piece: int) -> None:
-    """A field or a string that is cut is read as one that is whole."""
-    assert read(encode(PUT), piece) == WireCall("checkAndPut", 1, 7, PUT)
 
 
 def test_a_string_in_the_place_of_another_type_is_skipped() -> None:
@@ -87,7 +82,6 @@ def test_a_string_in_the_place_of_another_type_is_skipped() -> None:
 
 
 def test_the_limit_of_items_counts_fields() -> None:
-    """Whether they are known or not: each takes the server's time."""
     data = encode(PUT)
     read(data, len(data), Limits(items=60))
     for piece in (1, len(data)):
@@ -96,14 +90,12 @@ def test_the_limit_of_items_counts_fields() -> None:
 
 
 def test_a_string_ends_within_the_message() -> None:
-    """Not in the bytes of the next one, which may have arrived with it."""
     data = encode(PUT)
     with pytest.raises(Malformed, match="longer than the message may be"):
         read(data + data, 2 * len(data), Limits(message_bytes=len(data) - 10))
 
 
 def test_nothing_is_read_past_the_limit_of_items() -> None:
-    """A frame of a hostile client is full of fields that each cost time."""
     field = b"\x0b\0\1\0\0\0\0"
     data = encode(PUT).partition(b"\x0b\0\1")[0] + field * 1_000
     source = Source(lambda _: data, lambda _: None, Limits(items=20))
