@@ -62,12 +62,8 @@ def get_as(url: str, **headers: str) -> Answer:
     return ask(url, headers={name.replace("_", "-"): value for name, value in headers.items()})
 
 
-# ----------------------------------------------------------------------------------- looking
-
-
 @pytest.mark.parametrize("host", ["127.0.0.1", "localhost", "127.0.0.1:9", "[::1]:80"])
 def test_on_the_loopback_looking_needs_nothing(host: str, console: ServedConsole) -> None:
-    """Whoever is on this machine may read the store's files in any case."""
     assert get_as(f"{console.url}/fsck", Host=host).status == 200
 
 
@@ -88,7 +84,6 @@ def test_on_the_loopback_looking_needs_nothing(host: str, console: ServedConsole
 def test_what_comes_by_another_way_needs_the_token(
     headers: dict[str, str], console: ServedConsole
 ) -> None:
-    """A page elsewhere can point its name at this machine, and a proxy brings anybody here."""
     url = f"{console.url}/fsck?grace=1"
     answer = ask(url, headers=headers)
     assert answer.status == 401
@@ -101,14 +96,12 @@ def test_what_comes_by_another_way_needs_the_token(
 
 
 def test_the_log_has_what_was_asked_for_and_from_where(console: ServedConsole) -> None:
-    """Who finds a transaction repaired wants to know where that came from."""
     bearer = {"Authorization": f"Bearer {console.token}"}
     assert ask(f"{console.url}/fsck/repair", "POST", {"check": "998"}, bearer).status != 401
     assert "/fsck/repair requested from 127.0.0.1" in console.log.read_text()
 
 
 def test_from_elsewhere_looking_needs_the_token(strict: ServedConsole) -> None:
-    """All that there is, live parts included."""
     paths = [*server.PAGES, *(f"/live/{part}" for part in server.PARTS), "/metrics", "/nothing"]
     paths += [f"/transactions.{kind}" for kind in server.DOWNLOADS]
     assert {path: ask(strict.url + path).status for path in paths} == dict.fromkeys(paths, 401)
@@ -131,7 +124,6 @@ def test_no_host_and_no_spelling_makes_a_page_another_one(
 
 
 def test_to_be_seen_from_elsewhere_a_console_needs_a_token_of_its_own(store: str) -> None:
-    """A token that is made anew and printed would be in a log, and be another after a restart."""
     command = [sys.executable, "-c", "from recovery.commands import main; main()", "console"]
     command += ["--store", store, "--bind", "0.0.0.0", "--port", "0"]
     done = subprocess.run(command, capture_output=True, text=True, check=False, timeout=60)
@@ -140,7 +132,6 @@ def test_to_be_seen_from_elsewhere_a_console_needs_a_token_of_its_own(store: str
 
 
 def test_no_look_writes_anything(console: ServedConsole, store: str) -> None:
-    """A GET may come from anywhere: from a link in a letter, or a browser that looks ahead."""
     before = list_cells(store)
     for path in server.PAGES:
         assert ask(f"{console.url}{path}").status in {200, 400, 404}, path
@@ -160,11 +151,7 @@ def list_cells(uri: str) -> list[object]:
 
 @pytest.mark.parametrize("path", sorted(set(server.ACTIONS) - set(server.PAGES)))
 def test_an_action_is_not_had_by_get(path: str, console: ServedConsole) -> None:
-    """Only what is also a page can be got, and that writes nothing."""
     assert ask(f"{console.url}{path}").status == 405
-
-
-# ----------------------------------------------------------------------------------- writing
 
 
 @pytest.mark.parametrize(
@@ -183,7 +170,6 @@ def test_an_action_is_not_had_by_get(path: str, console: ServedConsole) -> None:
 def test_what_a_page_of_another_site_sends_is_refused(
     path: str, headers: dict[str, str], console: ServedConsole
 ) -> None:
-    """Even to whoever is logged in: the browser adds the cookie, and tells where the form was."""
     sent = {name: value.format(origin=console.url) for name, value in headers.items()}
     cookie = {"Cookie": log_in(console).cookie}
     answer = ask(f"{console.url}{path}", "POST", {"check": "1"}, sent | cookie)
@@ -205,7 +191,6 @@ def test_what_a_page_of_another_site_sends_is_refused(
 def test_without_the_token_nothing_is_repaired(
     headers: dict[str, str], console: ServedConsole, try_repair: Callable[..., Answer]
 ) -> None:
-    """Not on the loopback either: other users of the machine are there, too."""
     given = {
         "token": console.token,
         "port": console.url.rpartition(":")[2],
@@ -220,8 +205,6 @@ def test_without_the_token_nothing_is_repaired(
 def test_the_token_lets_in_by_itself_or_by_a_cookie(
     console: ServedConsole, try_repair: Callable[..., Answer]
 ) -> None:
-    """Programs show it with each request, people once. What lets in finds that there is no such
-    check."""
     assert try_repair({"Authorization": f"Bearer {console.token}"}).status == 400
     cookie = log_in(console).cookie
     same = {"Origin": console.url}
@@ -247,7 +230,6 @@ def test_a_header_that_is_not_the_token_lets_in_no_other_site(
 
 @pytest.mark.parametrize("other", ['prefs={"theme":"dark"}', "a[b]=1", "no-name", 'a="b; c="d'])
 def test_a_strange_cookie_beside_it_ends_no_session(other: str, console: ServedConsole) -> None:
-    """Cookies do not tell ports apart, so those of whatever else this machine serves come too."""
     session = log_in(console).cookie
     for cookie in (f"{other}; {session}", f"{session}; {other}"):
         assert "Log out" in ask(f"{console.url}/fsck", headers={"Cookie": cookie}).body
@@ -258,7 +240,6 @@ def log_in(console: ServedConsole) -> Answer:
 
 
 def test_the_cookie_is_for_this_site_and_no_script(console: ServedConsole) -> None:
-    """So that no other site can use it, and no script can read it."""
     answer = log_in(console)
     facts = {each.strip().lower() for each in answer.headers["set-cookie"].split(";")[1:]}
     assert {"httponly", "samesite=strict", "path=/", "max-age=43200"} <= facts
@@ -271,14 +252,12 @@ def test_the_cookie_is_for_this_site_and_no_script(console: ServedConsole) -> No
 def test_the_cookie_is_for_tls_alone_where_the_browser_speaks_it(
     origin: str, is_kept: bool, console: ServedConsole
 ) -> None:
-    """A proxy before the console ends TLS: what the browser spoke is told by where its form was."""
     sent = {"token": console.token or ""}
     answer = post(f"{console.url}/login", sent, {"Origin": origin} if origin else {})
     assert ("secure" in answer.headers["set-cookie"].lower().split("; ")) is is_kept
 
 
 def test_a_wrong_token_in_a_header_is_slowed_and_logged(console: ServedConsole) -> None:
-    """As one in the form is."""
     began = time.monotonic()
     get_as(console.url, Authorization="Bearer guess")
     assert time.monotonic() - began >= PAUSE_S
@@ -286,7 +265,6 @@ def test_a_wrong_token_in_a_header_is_slowed_and_logged(console: ServedConsole) 
 
 
 def test_a_wrong_token_begins_no_session(console: ServedConsole) -> None:
-    """And is answered as what it is."""
     answer = post(f"{console.url}/login", {"token": "wrong"})
     assert answer.status == 403
     assert "set-cookie" not in answer.headers
@@ -310,12 +288,8 @@ def test_a_wrong_token_begins_no_session(console: ServedConsole) -> None:
     ],
 )
 def test_the_login_leads_to_no_other_site(way: str, console: ServedConsole) -> None:
-    """A link to the login must not end at a page that looks like ours."""
     answer = post(f"{console.url}/login", {"token": console.token or "", "next": way})
     assert (answer.status, answer.headers["location"]) == (303, "/")
-
-
-# ---------------------------------------------------------------------------------- answers
 
 
 @pytest.mark.parametrize(
@@ -333,7 +307,6 @@ def test_the_login_leads_to_no_other_site(way: str, console: ServedConsole) -> N
     ],
 )
 def test_every_answer_has_the_headers(path: str, status: int, console: ServedConsole) -> None:
-    """An error page without them would be the one to attack."""
     answer = ask(f"{console.url}{path}")
     assert answer.status == ask(f"{console.url}{path}", "HEAD").status == status
     assert {
@@ -343,7 +316,6 @@ def test_every_answer_has_the_headers(path: str, status: int, console: ServedCon
 
 
 def test_refusals_have_the_headers(strict: ServedConsole) -> None:
-    """Those that the pages never see as well."""
     wanted = {name.lower(): value for name, value in HEADERS.items()}.items()
     for answer in (
         ask(f"{strict.url}/"),
@@ -355,7 +327,6 @@ def test_refusals_have_the_headers(strict: ServedConsole) -> None:
 
 
 def test_a_host_an_origin_and_a_way_back_may_be_anything(console: ServedConsole) -> None:
-    """What cannot be read is refused, and does not fail: the log is not for strangers to fill."""
     assert ask(f"{console.url}/login?next=//%5B").status == 200
     for origin in ("http://[", "[", "http://", "//", ""):
         sent = {"Origin": origin, "Cookie": log_in(console).cookie}
@@ -364,6 +335,5 @@ def test_a_host_an_origin_and_a_way_back_may_be_anything(console: ServedConsole)
 
 
 def test_a_form_that_is_too_long_is_refused(console: ServedConsole) -> None:
-    """Nobody types that much."""
     answer = post(f"{console.url}/fsck", {"tables": "x" * 70_000})
     assert (answer.status, "limit=65536" in answer.body) == (400, True)

@@ -35,7 +35,6 @@ def find_traces(uri: str) -> list[bytes]:
 
 
 def test_without_the_token_the_doctor_is_not_asked(console: ServedConsole, store: str) -> None:
-    """He writes; that he writes little does not matter."""
     page = ask(f"{console.url}/doctor")
     assert "log in to run it" in page.body
     assert post(f"{console.url}/doctor", {"tables": "stock"}).status == 401
@@ -43,7 +42,6 @@ def test_without_the_token_the_doctor_is_not_asked(console: ServedConsole, store
 
 
 def test_what_the_doctor_says_is_shown_and_kept(console: ServedConsole, browse: Browse) -> None:
-    """Each verdict with how to mend it, and a table that is not there is one of them."""
     page = browse(f"{console.url}/doctor")
     page.get_by_role("link", name="log in to run it").click()
     page.get_by_label("Token").fill(console.token or "")
@@ -61,7 +59,6 @@ def test_what_the_doctor_says_is_shown_and_kept(console: ServedConsole, browse: 
 
 
 def test_too_many_tables_are_refused(console: ServedConsole) -> None:
-    """Each is a question to the store."""
     bearer = {"Authorization": f"Bearer {console.token}"}
     form = {"tables": " ".join(f"t{number}" for number in range(101))}
     answer = post(f"{console.url}/doctor", form, bearer)

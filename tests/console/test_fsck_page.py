@@ -62,7 +62,6 @@ def find_kind(page: Page, kind: str) -> list[str]:
 
 
 def test_a_check_of_a_quiet_store_says_that_it_is_clean(check: Callable[..., Page]) -> None:
-    """What most checks find, in a word that can be told from an error."""
     page = check(tables="stock")
     expect(page.get_by_text("clean: no problems found.")).to_be_visible()
     assert page.get_by_role("link", name="Repair all").count() == 0
@@ -71,7 +70,6 @@ def test_a_check_of_a_quiet_store_says_that_it_is_clean(check: Callable[..., Pag
 def test_what_is_young_is_told_and_left_alone(
     check: Callable[..., Page], store: str, console: ServedConsole
 ) -> None:
-    """A client may be at work: no repair is offered for it."""
     crash_client(store, Status.LOCKED, (b"young",))
     page = check(grace="10m")
     expect(page.get_by_text("Unfinished and ignored: 1 undecided.")).to_be_visible()
@@ -105,7 +103,6 @@ def wait_for_check(url: str) -> str:
 def test_a_repair_is_done_with_the_keyboard_alone(
     check: Callable[..., Page], store: str, console: ServedConsole
 ) -> None:
-    """Who cannot use a mouse can check, log in on the way, confirm, and see what was done."""
     crash_client(store, Status.ASSERTED, (b"decided-one", b"decided-two"))
     crash_client(store, Status.LOCKED, (b"undecided-one",))
     page = check()
@@ -141,7 +138,6 @@ def press_until(page: Page, name: str) -> None:
 def test_one_finding_is_repaired_and_the_others_stay(
     check: Callable[..., Page], store: str, console: ServedConsole
 ) -> None:
-    """A person who wants to see what a repair does begins with one."""
     crash_client(store, Status.LOCKED, (b"one",))
     crash_client(store, Status.LOCKED, (b"two",))
     page = check()
@@ -162,8 +158,6 @@ def test_one_finding_is_repaired_and_the_others_stay(
 def test_hostile_keys_are_shown_and_not_run(
     check: Callable[..., Page], store: str, console: ServedConsole
 ) -> None:
-    """Keys and values are anybody's bytes; a page that ran them would do what their writer wants
-    with the rights of whoever looks."""
     crash_client(store, Status.ASSERTED, HOSTILE)
     with_foreign_locks(store)
     page = check(tables="stock")
@@ -187,7 +181,6 @@ def with_foreign_locks(uri: str) -> None:
 
 
 def test_what_only_a_person_can_judge_has_no_repair(check: Callable[..., Page]) -> None:
-    """It is shown with what it may mean, and nothing is offered that would do nothing."""
     page = check(tables="stock")
     found = page.get_by_role("region", name="foreign-cell", exact=True)
     expect(found.get_by_text("needs manual inspection").first).to_be_visible()
@@ -197,7 +190,6 @@ def test_what_only_a_person_can_judge_has_no_repair(check: Callable[..., Page]) 
 
 @pytest.mark.parametrize("color_scheme", ["dark", "light"])
 def test_the_page_fits_a_narrow_screen(color_scheme: str, check: Callable[..., Page]) -> None:
-    """On a telephone tables scroll by themselves, and the page does not."""
     page = check(tables="stock", viewport=NARROW, color_scheme=color_scheme)
     grounds = {"dark": "rgb(20, 24, 29)", "light": "rgb(255, 255, 255)"}
     expect(page.locator("body")).to_have_css("background-color", grounds[color_scheme])
@@ -215,7 +207,6 @@ def test_the_page_fits_a_narrow_screen(color_scheme: str, check: Callable[..., P
 def test_a_wrong_field_is_named_and_nothing_is_begun(
     form: dict[str, str], words: str, console: ServedConsole
 ) -> None:
-    """Who mistypes learns what was wrong."""
     before = ask(f"{console.url}/fsck").body
     answer = post(f"{console.url}/fsck", form)
     assert answer.status == 400
@@ -225,5 +216,4 @@ def test_a_wrong_field_is_named_and_nothing_is_begun(
 
 @pytest.mark.parametrize("query", ["", "?check=x", "?check=999999", "?check=-1"])
 def test_a_check_that_is_not_known_cannot_be_repaired(query: str, console: ServedConsole) -> None:
-    """A page that was left open for days offers what nobody remembers."""
     assert ask(f"{console.url}/fsck/repair{query}").status == 400

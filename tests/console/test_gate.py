@@ -75,7 +75,6 @@ def break_page(request: Request) -> dict[str, object]:
 
 @pytest.mark.parametrize("path", ["/transactions", "/static/../transactions", "/log\tin"])
 def test_a_host_is_no_part_of_what_is_asked_for(path: str, console: Console) -> None:
-    """Whatever the framework takes for the URL of a request."""
     for host in ("x/static/?", "x/login?", "x/login#"):
         status, _ = knock(make_app(console), path, host=host)
         assert status == (404 if path.startswith("/static/") else 401)
@@ -84,7 +83,6 @@ def test_a_host_is_no_part_of_what_is_asked_for(path: str, console: Console) -> 
 def test_an_answer_about_a_fault_has_the_headers(
     console: Console, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """A page that fails is the one whose text is least expected."""
     monkeypatch.setattr(server, "PAGES", {"/doctor": ("doctor.html", break_page)})
     status, headers = knock(make_app(console), "/doctor")
     assert status == 500

@@ -21,7 +21,6 @@ def url(serve: Serve, tmp_path_factory: pytest.TempPathFactory) -> str:
 
 
 def test_a_page_is_shown_without_a_complaint(url: str, browse: Browse) -> None:
-    """The skeleton of all pages: its style, its script and its live part."""
     page = browse(f"{url}/")
     assert page.get_by_role("navigation", name="Pages").is_visible()
 
@@ -39,7 +38,6 @@ def test_a_page_is_shown_without_a_complaint(url: str, browse: Browse) -> None:
 def test_what_a_page_does_wrong_is_complained_of(
     script: str, words: str, url: str, browse: Browse
 ) -> None:
-    """A silent browser and a good page are told apart."""
     page = browse(f"{url}/", allowed=("",))
     complaints = Complaints(page, ())
     page.evaluate(script)
@@ -48,7 +46,6 @@ def test_what_a_page_does_wrong_is_complained_of(
 
 
 def test_a_console_ends_when_it_is_told_to(serve: Serve, tmp_path: Path) -> None:
-    """Nothing is left running, and the exit code says that it was meant."""
     with connect(f"embedded://{tmp_path}/store"):
         pass
     assert serve(f"embedded://{tmp_path}/store").stop() == 0

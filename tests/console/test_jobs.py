@@ -105,7 +105,6 @@ def wait_for_page(url: str, words: str) -> Answer:
 def test_a_second_person_is_told_that_a_check_is_under_way(
     store: StandingStore, context: Context
 ) -> None:
-    """One job at a time: of two repairs at once each would show half of what was done."""
     with serve_here(context) as url:
         store.stand()
         assert post(f"{url}/fsck", {}).status == 303
@@ -123,7 +122,6 @@ def test_a_second_person_is_told_that_a_check_is_under_way(
 
 
 def test_a_check_that_is_cancelled_says_so(store: StandingStore, context: Context) -> None:
-    """One that was begun on the wrong table need not be waited for."""
     with serve_here(context) as url:
         store.stand()
         post(f"{url}/fsck", {"tables": "stock"})
@@ -156,7 +154,6 @@ def test_a_job_is_cancelled_while_it_finds_nothing(
 def test_a_single_repair_is_cancelled_as_it_waits_for_the_store(
     store: StandingStore, context: Context
 ) -> None:
-    """It sent its calls again for all of its patience, whoever asked for its end."""
     crash_engine(store, Status.LOCKED, [b"left"])
     jobs = Jobs(replace(context, policy=Policy(store_patience_ms=600_000, deadline_ms=600_000)))
     jobs.start(0, ())
@@ -181,7 +178,6 @@ def test_a_single_repair_is_cancelled_as_it_waits_for_the_store(
 def test_a_repair_is_cancelled_only_by_those_who_may_repair(
     store: StandingStore, context: Context
 ) -> None:
-    """Who may only look must not keep others from writing."""
     crash_engine(store, Status.LOCKED, [b"left"])
     with serve_here(context) as url:
         post(f"{url}/fsck", {"grace": "0s"})
@@ -196,7 +192,6 @@ def test_a_repair_is_cancelled_only_by_those_who_may_repair(
 
 
 def test_an_error_of_the_store_ends_a_check_and_is_shown(store: StandingStore, jobs: Jobs) -> None:
-    """And what was found by then; the next check is free to begin."""
     store.fault = Fault(frozenset(), Reply.NOT_APPLIED)
     jobs.start(0, ())
     wait_until_over(jobs)
@@ -210,8 +205,6 @@ def test_an_error_of_the_store_ends_a_check_and_is_shown(store: StandingStore, j
 
 
 def test_what_is_kept_of_a_check_is_bounded(jobs: Jobs, monkeypatch: pytest.MonkeyPatch) -> None:
-    """A store may be full of findings, and each may hold a value of ten megabytes: all of them are
-    counted, and the first are listed."""
     many = (Finding(Kind.FOREIGN_CELL, facts={"value": b"x"}) for _ in range(1_200))
     monkeypatch.setattr(jobs_module, "check", lambda *_, **__: many)
     jobs.start(0, ())
@@ -241,7 +234,6 @@ def test_what_is_kept_of_a_check_is_bounded(jobs: Jobs, monkeypatch: pytest.Monk
 def test_an_unforeseen_failure_ends_the_job_and_not_the_console(
     jobs: Jobs, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
-    """It is shown as what it is, and the log says why."""
 
     def fail(*_: object, **__: object) -> Iterator[Finding]:
         raise ZeroDivisionError
@@ -257,7 +249,6 @@ def test_an_unforeseen_failure_ends_the_job_and_not_the_console(
 def test_a_repair_of_all_compacts_what_was_deleted(
     jobs: Jobs, store: StandingStore, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """As the command does: else the room of deleted rows would never be given back."""
     asked: list[tuple[bytes, int]] = []
     monkeypatch.setattr(store, "compact", lambda table, before_ms: asked.append((table, before_ms)))
     began_ms = SystemClock().wall_ms()
@@ -272,7 +263,6 @@ def test_a_repair_of_all_compacts_what_was_deleted(
 
 @pytest.mark.parametrize("number", [0, 2, 99])
 def test_a_repair_is_of_the_last_check_alone(number: int, jobs: Jobs) -> None:
-    """What a person has not seen is not repaired by a number."""
     jobs.start(0, ())
     wait_until_over(jobs)
     with pytest.raises(InvalidRequestError, match="check again"):
@@ -283,7 +273,6 @@ def test_a_repair_is_of_the_last_check_alone(number: int, jobs: Jobs) -> None:
 def test_the_repair_of_one_finding_leaves_the_rest_of_the_report(
     store: StandingStore, jobs: Jobs
 ) -> None:
-    """A person goes from one to the next: the list stays, with what became of each."""
     crash_engine(store, Status.LOCKED, [b"one"])
     crash_engine(store, Status.LOCKED, [b"two"])
     jobs.start(0, ())
@@ -300,7 +289,6 @@ def test_the_repair_of_one_finding_leaves_the_rest_of_the_report(
 def test_marked_findings_are_repaired_until_the_store_fails(
     store: StandingStore, context: Context
 ) -> None:
-    """Each keeps its own result, and what is left can be repaired again."""
     for row in (b"one", b"two", b"three"):
         crash_engine(store, Status.LOCKED, [row])
     jobs = Jobs(replace(context, policy=Policy(store_patience_ms=1)))
@@ -332,7 +320,6 @@ def test_marked_findings_are_repaired_until_the_store_fails(
 def test_the_repair_of_one_finding_that_fails_is_told_beside_it(
     store: StandingStore, context: Context
 ) -> None:
-    """What the check has found is whole all the same, and stays so after the next repair."""
     crash_engine(store, Status.LOCKED, [b"one"])
     with serve_here(context) as url:
         post(f"{url}/fsck", {"grace": "0s"})
@@ -351,7 +338,6 @@ def test_the_repair_of_one_finding_that_fails_is_told_beside_it(
 
 
 def test_the_last_jobs_are_remembered(store: StandingStore, jobs: Jobs) -> None:
-    """Who asked for what, and how it ended; of the findings only those of the last check."""
     crash_engine(store, Status.LOCKED, [b"one"])
     for number in range(MOST_REMEMBERED + 1):
         jobs.start(number, (b"stock",), client="10.0.0.7")
@@ -373,7 +359,6 @@ def test_the_last_jobs_are_remembered(store: StandingStore, jobs: Jobs) -> None:
 
 
 def test_a_transaction_is_judged_before_its_repair(store: StandingStore, jobs: Jobs) -> None:
-    """One within the grace may have a live owner, and there may be none at all."""
     crash_engine(store, Status.LOCKED, [b"one"])
     jobs.start(0, ())
     wait_until_over(jobs)
@@ -393,7 +378,6 @@ def test_a_transaction_is_judged_before_its_repair(store: StandingStore, jobs: J
 
 
 def test_a_job_that_is_under_way_keeps_its_report(store: StandingStore, jobs: Jobs) -> None:
-    """The one who is refused changes nothing of it."""
     store.stand()
     jobs.start(0, ())
     report = jobs.report
@@ -403,7 +387,6 @@ def test_a_job_that_is_under_way_keeps_its_report(store: StandingStore, jobs: Jo
 
 
 def test_a_store_that_cannot_do_the_protocol_is_looked_at_and_not_repaired() -> None:
-    """Through HBase's Thrift 1 gateway a fenced database has no conditional deletes."""
     with emulated() as hbase:
         with connect(hbase.thrift2, table="stock", protocol="fenced") as engine:
             engine.ensure_table("stock", ["d"])
@@ -424,7 +407,6 @@ def test_a_store_that_cannot_do_the_protocol_is_looked_at_and_not_repaired() -> 
 
 
 def test_results_are_told_apart() -> None:
-    """What a repair has ended, and what is there yet."""
     finding = Finding(Kind.DEBRIS, b"row", None, {})
     assert KeptFinding(0, finding, Repaired("done")).is_repaired
     assert KeptFinding(0, finding, LeftAlone("not ours")).is_left
@@ -434,8 +416,6 @@ def test_results_are_told_apart() -> None:
 def test_progress_is_shown_in_per_cent(
     store: StandingStore, context: Context, browse: Browse
 ) -> None:
-    """A person decides by it whether to wait; and rows of the library itself are not shown among
-    the keys meanwhile."""
     engine = Engine(store)
     engine.ensure_table("locks", ["o"])
     engine.commit([Mutation(Key("shop", "o", "queue", "locks"), "{}")])

@@ -51,7 +51,6 @@ def show_row(page: Page, row: str) -> None:
 
 
 def test_an_answer_has_one_event_and_ends(console: ServedConsole) -> None:
-    """A connection that stays open is one that the browser's other tabs do not have."""
     answer = ask(f"{console.url}/live/leases")
     assert answer.headers["content-type"].startswith("text/event-stream")
     assert "event: part" in answer.body
@@ -64,7 +63,6 @@ def test_an_answer_has_one_event_and_ends(console: ServedConsole) -> None:
 
 
 def test_who_has_logged_out_is_sent_nothing_more(console: ServedConsole) -> None:
-    """Nor is one whose twelve hours are over: each event is asked for anew."""
     sent = {
         "Host": NAMED,
         "Cookie": post(f"{console.url}/login", {"token": console.token or ""}).cookie,
@@ -77,7 +75,6 @@ def test_who_has_logged_out_is_sent_nothing_more(console: ServedConsole) -> None
 def test_many_tabs_of_a_browser_stay_up_to_date(
     console: ServedConsole, browse: Browse, change: Callable[[str], None]
 ) -> None:
-    """Whoever looks into what goes wrong opens many: the seventh hung, and all after it."""
     first = browse(f"{console.url}/")
     tabs = [first, *(first.context.new_page() for _ in range(TABS - 1))]
     for tab in tabs[1:]:
@@ -90,7 +87,6 @@ def test_many_tabs_of_a_browser_stay_up_to_date(
 def test_an_update_leaves_the_focus_on_a_table(
     console: ServedConsole, browse: Browse, change: Callable[[str], None]
 ) -> None:
-    """A keyboard scrolls it."""
     page = browse(f"{console.url}/")
     page.get_by_text("Numbers").click()
     table = page.get_by_role("region", name="Minutes")
@@ -103,8 +99,6 @@ def test_an_update_leaves_the_focus_on_a_table(
 def test_a_hidden_tab_asks_for_nothing(
     console: ServedConsole, browse: Browse, change: Callable[[str], None]
 ) -> None:
-    """The console looks through its store for as long as somebody watches. A browser without a
-    window hides no tab by itself."""
     page = browse(f"{console.url}/")
     asked: list[str] = []
     page.on("request", lambda request: asked.append(request.url))
@@ -125,7 +119,6 @@ def test_a_hidden_tab_asks_for_nothing(
 def test_a_page_says_that_it_is_old_and_goes_on_with_the_next_console(
     serve: Serve, browse: Browse, tmp_path: Path
 ) -> None:
-    """And says nothing of the sort between two answers."""
     store = f"embedded://{tmp_path}/store"
     with connect(store, table="stock") as engine:
         engine.ensure_table("stock", ["d"])

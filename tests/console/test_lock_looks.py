@@ -42,7 +42,6 @@ def list_cells(uri: str) -> list[object]:
 
 
 def test_a_look_sees_what_the_manager_sees(uri: str) -> None:
-    """Parents, partitions, explicit and implicit ones."""
     with open_manager(uri, name="ann") as manager, open_lock_view(uri) as look:
         with manager.hold([exclusive("a/b/c=1"), shared("d")]):
             manager.hold([shared("a/b")], explicit=True)
@@ -53,7 +52,6 @@ def test_a_look_sees_what_the_manager_sees(uri: str) -> None:
 def test_a_session_that_has_died_is_not_ended_by_a_look(
     uri: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """To end it is a write, and is left to whoever wants the lock. Until then it denies others."""
     monkeypatch.setattr("txn.locks.stored.Session._renew", lambda session: None)
     with open_manager(uri, name="ann", lease_ms=10) as manager, open_lock_view(uri) as look:
         manager.hold([exclusive("a/b")])
@@ -65,7 +63,6 @@ def test_a_session_that_has_died_is_not_ended_by_a_look(
 
 
 def test_locks_of_a_session_that_was_ended_are_not_shown(uri: str) -> None:
-    """They deny nobody anything."""
     with open_manager(uri, name="ann", lease_ms=60_000) as manager:
         manager.hold([exclusive("a/b")])
         store = open_store(uri)
@@ -79,7 +76,6 @@ def test_locks_of_a_session_that_was_ended_are_not_shown(uri: str) -> None:
 
 
 def test_a_look_is_bounded_and_says_so(uri: str) -> None:
-    """A page of a hundred thousand locks would be of use to nobody."""
     wanted = [shared(f"a/t{number}") for number in range(9)]
     with open_manager(uri) as manager, open_lock_view(uri) as look, manager.hold(wanted):
         assert (len(look.list_first(10).locks), look.list_first(10).is_whole) == (10, True)
@@ -87,7 +83,6 @@ def test_a_look_is_bounded_and_says_so(uri: str) -> None:
 
 
 def test_a_table_that_holds_no_locks_is_named(uri: str) -> None:
-    """Somebody's own table may have that name."""
     with open_manager(uri), open_lock_view(uri) as look:
         store = open_store(uri)
         store.write([Edit(Key("a", "o", "queue", "locks"), b"[]", 1)])
@@ -97,7 +92,6 @@ def test_a_table_that_holds_no_locks_is_named(uri: str) -> None:
 
 
 def test_zookeeper_is_looked_at_without_a_node_of_ours(zookeeper: ZooKeeper) -> None:  # noqa: F811
-    """Not even the base path is made; what a manager holds there is seen."""
     uri = f"zookeeper://{zookeeper.hosts}/console/looks"
     with open_lock_view(uri) as look:
         assert list_named(look) == []
@@ -109,9 +103,6 @@ def test_zookeeper_is_looked_at_without_a_node_of_ours(zookeeper: ZooKeeper) -> 
         with open_manager(uri, name="ann") as manager, manager.hold([exclusive("a/b")]):
             assert list_named(look) == [("S a", "ann", True), ("X a/b", "ann", True)]
             assert look.list_first(1).is_whole is False
-
-
-# ------------------------------------------------------------------------------ who waits
 
 
 def make_lock(name: str, mode: Mode, granted: bool, at: str = "a") -> Lock:
@@ -139,7 +130,6 @@ LINES = {
 
 @pytest.mark.parametrize("about", LINES)
 def test_who_waits_for_whom_follows_from_the_line(about: str) -> None:
-    """By the rules by which the locks themselves are granted."""
     entries, waits = LINES[about]
     line = [make_lock(name, mode, bool(granted)) for name, mode, granted in entries]
     denying = {
@@ -150,7 +140,6 @@ def test_who_waits_for_whom_follows_from_the_line(about: str) -> None:
 
 
 def test_what_many_visitors_see_is_read_once(monkeypatch: pytest.MonkeyPatch) -> None:
-    """A hundred open pages are one question to the store, whether it answers or not."""
     monkeypatch.setattr(bounds, "FRESH_S", 0.2)
     reads: list[str] = []
 
@@ -170,7 +159,6 @@ def test_what_many_visitors_see_is_read_once(monkeypatch: pytest.MonkeyPatch) ->
 
 
 def test_a_tree_of_nothing_is_empty(uri: str) -> None:
-    """Where everybody has gone."""
     with ExitStack() as ends:
         ends.enter_context(open_manager(uri))
         look = ends.enter_context(open_lock_view(uri))

@@ -72,7 +72,6 @@ def rows_of(page: Page, name: str) -> list[str]:
 
 
 def test_holders_and_the_queue_are_shown_at_their_objects(url: str, browse: Browse) -> None:
-    """Who is kept waiting sees by whom, where, and since when it has been so."""
     page = browse(f"{url}/locks")
     held, first, second = rows_of(page, "sales/orders/day=1")
     assert held.startswith("held exclusive ann worker1 20")
@@ -85,7 +84,6 @@ def test_holders_and_the_queue_are_shown_at_their_objects(url: str, browse: Brow
 
 
 def test_who_waits_is_told_for_whom(url: str, browse: Browse) -> None:
-    """The second in a queue waits for the first as well: both must end before it gets its turn."""
     page = browse(f"{url}/locks")
     first, second = rows_of(page, "Waiting requests")
     assert first.endswith("ann@worker1 (holds exclusive)")
@@ -93,7 +91,6 @@ def test_who_waits_is_told_for_whom(url: str, browse: Browse) -> None:
 
 
 def test_partitions_stand_within_their_table_and_database(url: str, browse: Browse) -> None:
-    """A lock on a table says nothing of its partitions, so it must be seen which one it is on."""
     page = browse(f"{url}/locks")
     inner = page.locator(".tree > li > ul > li", has=page.get_by_role("heading", name="orders"))
     expect(inner.locator("> ul > li > h3").first).to_have_text("day=1")
@@ -101,7 +98,6 @@ def test_partitions_stand_within_their_table_and_database(url: str, browse: Brow
 
 
 def test_names_of_objects_are_shown_and_not_run(url: str, store: str, browse: Browse) -> None:
-    """Whoever may take a lock chooses its name; an explicit lock is told from a session's."""
     with open_locks(store, "new") as manager:
         manager.hold([shared(Path(("stock", BOLD, HOSTILE)))], explicit=True)
     page = browse(f"{url}/locks")
@@ -117,8 +113,6 @@ def test_names_of_objects_are_shown_and_not_run(url: str, store: str, browse: Br
 def test_what_changes_is_seen_without_loading_the_page_again(
     url: str, store: str, browse: Browse
 ) -> None:
-    """A person waits for a lock to be given back; without a script the page would be as old as its
-    loading."""
     page = browse(f"{url}/locks")
     with open_locks(store, "new") as manager, manager.hold([shared("stock/new")]):
         expect(page.get_by_role("heading", name="stock")).to_be_visible()
@@ -126,7 +120,6 @@ def test_what_changes_is_seen_without_loading_the_page_again(
 
 
 def test_the_page_of_locks_fits_a_narrow_screen(url: str, browse: Browse) -> None:
-    """Nested objects and their tables scroll by themselves."""
     page = browse(f"{url}/locks", viewport=NARROW)
     expect(page.get_by_role("heading", name="rates")).to_be_visible()
     expect(page.locator("nav a").first).to_have_css("display", "block")
@@ -134,7 +127,6 @@ def test_the_page_of_locks_fits_a_narrow_screen(url: str, browse: Browse) -> Non
 
 
 def test_looking_at_locks_makes_no_table_of_them(serve: Serve, tmp_path: File) -> None:
-    """A GET writes nothing, not even what a manager of locks would make and note."""
     uri = f"embedded://{tmp_path}/store"
     with connect(uri, table="stock") as engine:
         engine.ensure_table("stock", ["d"])
@@ -157,15 +149,11 @@ def list_cells(uri: str) -> list[object]:
 def test_locks_of_another_store_are_shown_where_it_is_named(
     serve: Serve, store: str, browse: Browse, tmp_path: File
 ) -> None:
-    """Locks may be kept elsewhere than data."""
     uri = f"embedded://{tmp_path}/store"
     with connect(uri):
         pass
     page = browse(f"{serve(uri, '--locks', store).url}/locks")
     assert rows_of(page, "sales/orders/day=1")
-
-
-# ----------------------------------------------------------------------------------- leases
 
 
 @pytest.fixture(scope="module")
@@ -183,7 +171,6 @@ def leased(serve: Serve, store: str, leases: str) -> str:
 
 
 def test_leases_are_shown_with_their_users_and_times(leased: str, browse: Browse) -> None:
-    """Who waits for a lease sees whose it is, and when it ends by itself."""
     page = browse(f"{leased}/leases")
     first, second = rows_of(page, "Leases")
     assert first.startswith("sales/orders/day=1 exclusive 1 ann 20")
@@ -193,7 +180,6 @@ def test_leases_are_shown_with_their_users_and_times(leased: str, browse: Browse
 def test_a_new_lease_is_seen_without_loading_the_page_again(
     leased: str, leases: str, browse: Browse
 ) -> None:
-    """And so is one that is dropped."""
     page = browse(f"{leased}/leases")
     with open_leases(leases) as service:
         lease = service.grab_lease([exclusive("stock/new")], 60, user="<i>eve</i>")
@@ -204,14 +190,12 @@ def test_a_new_lease_is_seen_without_loading_the_page_again(
 
 
 def test_without_leases_the_page_says_how_to_name_them(url: str) -> None:
-    """They are of a database that a store does not know."""
     answer = ask(f"{url}/leases")
     assert answer.status == 200
     assert "<code>--leases URL</code>" in answer.body
 
 
 def test_looking_at_leases_makes_no_file_of_them(serve: Serve, store: str, tmp_path: File) -> None:
-    """A mistyped path is an error."""
     answer = ask(f"{serve(store, '--leases', f'sqlite:///{tmp_path}/absent').url}/leases")
     assert answer.status == 400
     assert "no such file of leases" in answer.body
@@ -219,7 +203,6 @@ def test_looking_at_leases_makes_no_file_of_them(serve: Serve, store: str, tmp_p
 
 
 def test_a_look_at_leases_is_bounded(leases: str) -> None:
-    """A page of a million leases would be of use to nobody."""
     with LeaseService(parse_url(leases)) as service:
         service.connections.create_tables()
         assert len(service.list_lease(most=1)) == 1

@@ -61,7 +61,6 @@ def test_a_person_logs_in_and_out_from_elsewhere_without_tls(
 def test_the_login_leads_back_to_the_very_page(
     console: ServedConsole, store: str, browse: Browse
 ) -> None:
-    """A transaction's page without its id is none; nor is the login one to come back to."""
     page = browse(f"{console.url}/transaction?id={quote(escape(find_row(store)))}")
     heading = page.get_by_role("heading", level=1).inner_text()
     page.get_by_role("link", name="Log in").click()
@@ -73,7 +72,6 @@ def test_the_login_leads_back_to_the_very_page(
 
 
 def test_what_was_sent_leads_back_to_the_first_page(console: ServedConsole) -> None:
-    """A form is not sent again by whoever logs in."""
     answer = ask(f"{console.url}/fsck?x=1", "POST", {"grace": "?"}, {"Origin": console.url})
     assert answer.status == 400
     assert 'href="/login?next=%2F"' in answer.body

@@ -51,7 +51,6 @@ def url(serve: Serve, tmp_path_factory: pytest.TempPathFactory) -> str:
 
 
 def test_the_overview_tells_what_is_going_on(url: str, browse: Browse, picture: Picture) -> None:
-    """How much is committed, how far transactions came, and which have been left by their owner."""
     page = browse(f"{url}/")
     unfinished = page.get_by_role("region", name="Longest silent")
     expect(unfinished.get_by_role("row")).to_have_count(4)
@@ -70,7 +69,6 @@ def test_the_overview_tells_what_is_going_on(url: str, browse: Browse, picture: 
 def test_the_overview_stays_up_to_date_and_can_be_paused(
     serve: Serve, browse: Browse, tmp_path: Path
 ) -> None:
-    """A person reads without loading the page again, and stops it where that disturbs."""
     store = f"embedded://{tmp_path}/store"
     with connect(store, table="stock") as engine:
         engine.ensure_table("stock", ["d"])
@@ -91,7 +89,6 @@ def test_the_overview_stays_up_to_date_and_can_be_paused(
 def test_a_status_that_nobody_knows_leads_to_no_search(
     serve: Serve, browse: Browse, tmp_path: Path
 ) -> None:
-    """As a newer version may have written: no search finds it, so the link led to an error."""
     uri = f"embedded://{tmp_path}/store"
     crash_client(uri, Status.LOCKED, [b"pears"])
     crash_client(uri, Status.ASSERTED, [b"plums"])
@@ -110,7 +107,6 @@ def test_a_status_that_nobody_knows_leads_to_no_search(
 
 
 def test_transactions_are_searched_page_by_page(url: str, browse: Browse, picture: Picture) -> None:
-    """From the newest on; the rest is a click away, and each is shown once."""
     page = browse(f"{url}/transactions?label=job%3Dtransfer")
     rows = page.get_by_role("region", name="Transactions").locator("tbody tr")
     expect(rows).to_have_count(50)
@@ -140,7 +136,6 @@ def put_many(uri: str, number: int) -> None:
 def test_the_unfinished_of_the_overview_are_listed_at_once(
     serve: Serve, browse: Browse, tmp_path: Path
 ) -> None:
-    """They may lie behind more transactions than a page reads."""
     uri = f"embedded://{tmp_path}/store"
     crash_client(uri, Status.LOCKED, [b"pears"])
     time.sleep(0.1)
@@ -158,7 +153,6 @@ def test_the_unfinished_of_the_overview_are_listed_at_once(
 def test_a_search_continues_while_its_page_is_open_and_shows_what_it_finds(
     serve: Serve, browse: Browse, tmp_path: Path
 ) -> None:
-    """A page reads 2,000 rows; what a person searches for may lie behind 100,000."""
     uri = f"embedded://{tmp_path}/store"
     crash_client(uri, Status.LOCKED, [b"pears"])
     time.sleep(0.1)
@@ -186,7 +180,6 @@ def test_a_search_continues_while_its_page_is_open_and_shows_what_it_finds(
 def test_a_search_finds_what_was_asked_for(
     field: str, value: str, count: int, url: str, browse: Browse
 ) -> None:
-    """By each of the fields that there are."""
     page = browse(f"{url}/transactions")
     if field == "Status":
         page.get_by_role("combobox", name=field).select_option(value)
@@ -211,7 +204,6 @@ def test_a_search_finds_what_was_asked_for(
 def test_what_is_no_search_is_refused_in_words(
     field: str, value: str, words: str, url: str, browse: Browse
 ) -> None:
-    """And what was typed is still there to be mended."""
     page = browse(f"{url}/transactions", allowed=("400",))
     page.get_by_label(field, exact=True).fill(value)
     page.get_by_role("button", name="Search").click()
@@ -220,7 +212,6 @@ def test_what_is_no_search_is_refused_in_words(
 
 
 def test_a_transaction_is_explained(url: str, browse: Browse) -> None:
-    """Its phases, what it changes, why it was aborted, and what becomes of it."""
     page = browse(f"{url}/transactions?status=2-ASSERTED")
     page.locator("tbody td a.id").click()
     expect(page.get_by_role("img", name=re.compile("0-WRITTEN at .*2-ASSERTED at"))).to_be_visible()
@@ -240,13 +231,11 @@ def test_a_transaction_is_explained(url: str, browse: Browse) -> None:
 
 
 def test_a_transaction_that_is_gone_is_said_to_be(url: str, browse: Browse) -> None:
-    """A link may be older than the retention."""
     page = browse(f"{url}/transaction?id=transaction.{0:013}.{0:032}", allowed=("404",))
     expect(page.get_by_role("main")).to_contain_text("no such transaction")
 
 
 def test_a_key_tells_who_holds_it(url: str, browse: Browse) -> None:
-    """And the way from its transactions back to it."""
     page = browse(f"{url}/key")
     page.get_by_label("Key", exact=True).fill("stock/pears/d:count")
     page.get_by_role("button", name="Show").click()
@@ -266,7 +255,6 @@ def test_a_key_tells_who_holds_it(url: str, browse: Browse) -> None:
 
 
 def test_pages_say_what_they_leave_out(serve: Serve, tmp_path: Path) -> None:
-    """What is not on a page must not be taken for what is not there."""
     store = f"embedded://{tmp_path}/store"
     wide = [Key("row", "d", f"{number:04}", "wide") for number in range(1_007)]
     with closing(open_store(store)) as opened:
@@ -287,7 +275,6 @@ def test_pages_say_what_they_leave_out(serve: Serve, tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("row", [SCRIPT, QUOTES, BYTES])
 def test_a_hostile_row_key_is_shown_and_not_run(row: bytes, url: str, browse: Browse) -> None:
-    """Rows are written by whoever uses the store, and read by whoever may repair it."""
     page = browse(f"{url}/transactions?table=stock&status=1-LOCKED")
     page.locator("tbody td a.id").click()
     link = page.get_by_role("region", name="Mutations").get_by_role("link").nth(HOSTILE.index(row))
@@ -302,7 +289,6 @@ def test_a_hostile_row_key_is_shown_and_not_run(row: bytes, url: str, browse: Br
 def test_a_narrow_screen_scrolls_tables_and_not_the_page(
     path: str, url: str, browse: Browse
 ) -> None:
-    """On a phone a page that is wider than the screen is no page."""
     page = browse(url + path, viewport=NARROW)
     expect(page.get_by_role("heading", level=1)).to_be_visible()
     overflow = "document.documentElement.scrollWidth - document.documentElement.clientWidth"
@@ -310,8 +296,6 @@ def test_a_narrow_screen_scrolls_tables_and_not_the_page(
 
 
 def test_a_search_needs_no_mouse(url: str, browse: Browse) -> None:
-    """A slash leads to the search, Enter sends it, and the first link skips what is on each
-    page."""
     page = browse(f"{url}/transactions")
     page.keyboard.press("Tab")
     expect(page.get_by_role("link", name="Skip to content")).to_be_focused()
@@ -326,7 +310,6 @@ def test_a_search_needs_no_mouse(url: str, browse: Browse) -> None:
 
 
 def test_the_theme_follows_the_system_and_the_person(url: str, browse: Browse) -> None:
-    """Dark where the system is, and the other one after a click, also on the next page."""
     page = browse(f"{url}/transactions", color_scheme="dark")
     ground = "getComputedStyle(document.body).backgroundColor"
     dark = page.evaluate(ground)

@@ -27,7 +27,6 @@ def ask(url: str) -> str:
 
 
 def test_prometheus_is_told_what_is_unfinished(serve: Serve, tmp_path: Path) -> None:
-    """What an alert is made of; each metric has its line in the documentation."""
     store = f"embedded://{tmp_path}/store"
     crash_client(store, Status.ASSERTED, [b"pears"])
     url = serve(store).url
@@ -47,7 +46,6 @@ def test_prometheus_is_told_what_is_unfinished(serve: Serve, tmp_path: Path) -> 
 
 
 def test_health_needs_no_token(serve: Serve, tmp_path: Path) -> None:
-    """Whoever restarts containers has none; a page would ask this visitor for it."""
     store = f"embedded://{tmp_path}/store"
     connect(store).close()
     request = urllib.request.Request(f"{serve(store).url}/healthz", headers={"Host": "elsewhere"})
@@ -56,7 +54,6 @@ def test_health_needs_no_token(serve: Serve, tmp_path: Path) -> None:
 
 
 def test_what_servers_count_is_shown(serve: Serve, browse: Browse, tmp_path: Path) -> None:
-    """Conflicts leave no trace in a store where the next try went well, nor do those who help."""
     store = f"embedded://{tmp_path}/store"
     crash_client(store, Status.LOCKED, [b"pears"])
     with served(store, tmp_path / "log", "--transactional", "0", "--metrics", "0") as server:

@@ -76,7 +76,6 @@ def log_in(page: Page) -> None:
 
 
 def test_from_the_banner_to_a_clean_store(url: str, browse: Browse, picture: Picture) -> None:
-    """It is on each page until nothing is left; and what was done stays on the page of fsck."""
     page = browse(f"{url}/")
     banner = page.get_by_role("region", name="Left by dead clients")
     expect(banner).to_contain_text("3 left by dead clients, oldest 10 min")
@@ -117,7 +116,6 @@ def test_from_the_banner_to_a_clean_store(url: str, browse: Browse, picture: Pic
 def test_a_transaction_is_repaired_from_its_own_page(
     url: str, browse: Browse, picture: Picture
 ) -> None:
-    """It says what would be done, and then what was done; the others stay as they are."""
     page = browse(f"{url}/transactions?status=2-ASSERTED")
     page.get_by_role("region", name="Transactions").locator("tbody a").first.click()
     address = page.url
@@ -144,7 +142,6 @@ def test_a_transaction_is_repaired_from_its_own_page(
 def test_marked_transactions_are_repaired_together(
     viewport: dict[str, int], url: str, browse: Browse
 ) -> None:
-    """Found with one tap, with the keyboard alone; only what waits for a person has a color."""
     page = browse(f"{url}/transactions", viewport=viewport)
     rows = page.get_by_role("region", name="Transactions").locator("tbody tr")
     expect(rows).to_have_count(4)
@@ -179,7 +176,6 @@ def read_column(url: str, sort: str, column: str) -> list[str]:
 
 
 def test_a_search_is_sorted_by_each_column(url: str) -> None:
-    """Both ways, and what follows keeps the order."""
     url += "/transactions?table=stock"
     for name, (heading, _) in SORTS.items():
         found = read_column(url, name, heading.removeprefix("#"))
@@ -202,13 +198,11 @@ def test_a_search_is_sorted_by_each_column(url: str) -> None:
 
 @pytest.mark.parametrize("query", ["marked=1", "check=1&marked=1", "marked=1&id="])
 def test_nothing_marked_is_not_everything(query: str, url: str) -> None:
-    """The button beside it repairs all."""
     answer = ask(f"{url}/fsck/repair?{query}")
     assert (answer.status, "nothing was marked" in answer.body) == (400, True)
 
 
 def test_what_is_over_is_left_out_of_what_was_marked(url: str) -> None:
-    """A page may be old when its button is pressed."""
     ids = re.findall(r'/transaction\?id=([^"]+)', ask(f"{url}/transactions").body)
     assert len(ids) == 4
     body = ask(f"{url}/fsck/repair?{'&'.join(f'id={each}' for each in ids)}").body
@@ -219,7 +213,6 @@ def test_what_is_over_is_left_out_of_what_was_marked(url: str) -> None:
 
 
 def test_who_waits_for_whom_is_shown_as_a_tree(url: str, store: Store, browse: Browse) -> None:
-    """From the one that holds up all others, which may be dead."""
     now_ms = SystemClock().wall_ms()
     rows = {name: new_row_key(now_ms, at) for at, name in enumerate(("first", "second", "third"))}
     wanted = {"first": (b"a", b"k"), "second": (b"k",), "third": (b"l",)}
@@ -244,7 +237,6 @@ def test_who_waits_for_whom_is_shown_as_a_tree(url: str, store: Store, browse: B
 
 
 def test_the_overview_has_the_latency_of_each_phase(url: str, browse: Browse) -> None:
-    """And says from how many transactions."""
     page = browse(f"{url}/")
     table = page.get_by_role("region", name="Latency by phase")
     heads = ["Phase", "p50", "p95", "p99", "Sampled"]
@@ -253,7 +245,6 @@ def test_the_overview_has_the_latency_of_each_phase(url: str, browse: Browse) ->
 
 
 def test_the_keys_page_lists_the_tables(url: str, browse: Browse) -> None:
-    """With what the store can tell of their size, and a dash for the rest."""
     page = browse(f"{url}/key")
     row = page.get_by_role("region", name="Tables").get_by_role("row", name="stock")
     cells = row.get_by_role("cell").all_inner_texts()
@@ -264,7 +255,6 @@ def test_the_keys_page_lists_the_tables(url: str, browse: Browse) -> None:
 
 
 def test_an_old_look_does_not_make_the_living_dead(store: Store, clock: ManualClock) -> None:
-    """The first page after a break shows what was read before it."""
     crash_engine(store, Status.LOCKED, [b"a"], clock)
     context = Context(store, b"txn", clock, random.Random(1), Policy(), silent, SIX_PHASE)
     with closing(Console(ConsoleSettings("memory://", TOKEN), context)) as console:
@@ -287,7 +277,6 @@ class StoreWithoutMaster(FaultyStore):
 
 
 def test_a_key_can_be_shown_while_the_tables_cannot_be_listed(store: Store) -> None:
-    """Only the list needs the master of a cluster, so the page still has its forms."""
     masterless = StoreWithoutMaster(store, lambda call: Fault())
     context = Context(
         masterless, b"txn", SystemClock(), random.Random(1), PATIENT, silent, SIX_PHASE

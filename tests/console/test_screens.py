@@ -70,7 +70,6 @@ def find_paths(url: str) -> list[str]:
 def test_every_page_is_accessible_and_fits_its_screen(
     viewport: dict[str, int], scheme: str, console: ServedConsole, browse: Browse
 ) -> None:
-    """At 390 pixels counts, statuses and labels are on the screen, without scrolling sideways."""
     page = browse(console.url, viewport=viewport, color_scheme=scheme)
     for path in find_paths(console.url):
         page.goto(console.url + path)
@@ -81,7 +80,6 @@ def test_every_page_is_accessible_and_fits_its_screen(
 def test_a_cell_of_a_narrow_screen_has_its_heading_beside_it(
     console: ServedConsole, browse: Browse
 ) -> None:
-    """The row of headings is not on the screen, and is still there for a screen reader."""
     page = browse(f"{console.url}/transactions?status=1-LOCKED", viewport=NARROW)
     cell = page.locator("tbody td", has_text="1-LOCKED")
     shown = cell.evaluate("each => getComputedStyle(each, '::before').content")
@@ -93,7 +91,6 @@ def test_a_cell_of_a_narrow_screen_has_its_heading_beside_it(
 def test_the_search_is_folded_only_on_a_narrow_screen(
     has_script: bool, console: ServedConsole, browse: Browse
 ) -> None:
-    """The results begin on the first screen; Enter opens the search."""
     page = browse(f"{console.url}/transactions", java_script_enabled=has_script, viewport=NARROW)
     button = page.get_by_role("button", name="Search", exact=True)
     expect(button).to_be_hidden()
@@ -109,7 +106,6 @@ def test_the_search_is_folded_only_on_a_narrow_screen(
 def test_a_long_key_is_shortened_and_opens(
     has_script: bool, console: ServedConsole, browse: Browse
 ) -> None:
-    """By the keyboard, too; a screen reader reads it whole in any case."""
     url = f"{console.url}/transactions?status=1-LOCKED"
     page = browse(url, java_script_enabled=has_script, viewport=NARROW)
     link = page.get_by_role("link", name=LONG_KEY)
@@ -126,7 +122,6 @@ def test_a_long_key_is_shortened_and_opens(
 
 
 def test_the_header_keeps_one_line(console: ServedConsole, browse: Browse) -> None:
-    """On half a screen: with all that it can have, and its longest words."""
     page = browse(console.url + "/", viewport={"width": 800, "height": 600})
     page.get_by_role("button", name="Pause").click()
     page.evaluate("document.querySelector('.store span').textContent = 'store'.repeat(50)")
@@ -139,7 +134,6 @@ def test_the_header_keeps_one_line(console: ServedConsole, browse: Browse) -> No
 
 
 def test_ids_and_keys_are_copied_whole(console: ServedConsole, browse: Browse) -> None:
-    """The page shows the beginning of an id; other tools take all of it."""
     page = browse(
         f"{console.url}/transactions?status=1-LOCKED",
         permissions=["clipboard-read", "clipboard-write"],
@@ -153,7 +147,6 @@ def test_ids_and_keys_are_copied_whole(console: ServedConsole, browse: Browse) -
 def test_without_a_script_nothing_is_offered_that_needs_one(
     console: ServedConsole, browse: Browse
 ) -> None:
-    """No copies, no themes, and times are UTC."""
     page = browse(f"{console.url}/transactions", java_script_enabled=False)
     expect(page.get_by_role("button", name="Copy").first).to_be_hidden()
     expect(page.get_by_label("Times")).to_be_hidden()
@@ -167,7 +160,6 @@ def read_time(page: Page) -> tuple[str, str]:
 
 
 def test_times_are_shown_as_the_visitor_wants_them(console: ServedConsole, browse: Browse) -> None:
-    """On the next page too, and where a part of the page is sent again."""
     page = browse(f"{console.url}/transactions", timezone_id="Asia/Kolkata")
     moment, shown = read_time(page)
     assert moment.replace("T", " ")[:19] == shown
@@ -186,7 +178,6 @@ def test_times_are_shown_as_the_visitor_wants_them(console: ServedConsole, brows
 
 
 def test_a_search_can_be_bookmarked(console: ServedConsole, browse: Browse) -> None:
-    """Its address has all that was asked for, and its title names it."""
     page = browse(f"{console.url}/transactions")
     page.get_by_label("Table", exact=True).fill("stock")
     page.get_by_role("combobox", name="Status").select_option("unfinished")
@@ -201,7 +192,6 @@ def test_a_search_can_be_bookmarked(console: ServedConsole, browse: Browse) -> N
 def test_a_search_is_downloaded_with_all_its_pages(
     console: ServedConsole, browse: Browse, tmp_path: Path
 ) -> None:
-    """A program reads the JSON, a spreadsheet the CSV."""
     page = browse(f"{console.url}/transactions?label=job&status=5-COMPLETE")
     expect(page.locator("tbody tr")).to_have_count(50)
     saved = {}
@@ -221,7 +211,6 @@ def test_a_search_is_downloaded_with_all_its_pages(
 
 
 def test_a_download_of_a_wrong_search_is_an_error(console: ServedConsole) -> None:
-    """And no file."""
     answer = ask(f"{console.url}/transactions.csv?key=none")
     assert answer.status == 400
     assert "a key is table/row/family:column" in answer.body

@@ -49,7 +49,6 @@ def reach(url: str) -> socket.socket:
 def test_connections_that_ask_nothing_keep_nobody_out(
     begun: bytes, context: Context, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """A hundred of them, silent for ever, and nobody else was answered any more."""
     monkeypatch.setattr(server, "REQUEST_S", SHORT_S)
     with serve_here(context) as url, ExitStack() as ends:
         silent = [ends.enter_context(reach(url)) for _ in range(server.MOST_AT_ONCE)]
@@ -67,7 +66,6 @@ def test_connections_that_ask_nothing_keep_nobody_out(
 def test_a_form_that_does_not_come_is_not_waited_for(
     context: Context, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """It keeps a place among the requests."""
     monkeypatch.setattr(server, "FORM_S", SHORT_S)
     with serve_here(context) as url, reach(url) as connection:
         connection.sendall(HEAD + b"Content-Length: 9\r\n\r\ntoken")
@@ -81,7 +79,6 @@ def test_a_form_that_does_not_come_is_not_waited_for(
 def test_a_page_that_takes_its_time_is_waited_for(
     context: Context, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """What asks nothing is closed; who waits for an answer has asked."""
     monkeypatch.setattr(server, "REQUEST_S", SHORT_S)
 
     def answer_slowly(request: Request) -> dict[str, str]:
@@ -94,7 +91,6 @@ def test_a_page_that_takes_its_time_is_waited_for(
 
 
 def test_a_console_with_a_certificate_speaks_tls(serve: Serve, tmp_path: Path) -> None:
-    """The address says so, and what the browser trusts is what it is shown."""
     store = f"embedded://{tmp_path}/store"
     with connect(store):
         pass
@@ -109,7 +105,6 @@ def test_a_console_with_a_certificate_speaks_tls(serve: Serve, tmp_path: Path) -
 def test_a_silent_connection_is_closed_before_it_speaks_tls_as_well(
     context: Context, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """It was kept for a minute, and counted nowhere."""
     monkeypatch.setattr(server, "REQUEST_S", SHORT_S)
     files = {"tls_cert": TLS / "certificate.pem", "tls_key": TLS / "key.pem"}
     with serve_here(context, **files) as url, reach(url) as silent:
@@ -121,7 +116,6 @@ def test_a_silent_connection_is_closed_before_it_speaks_tls_as_well(
 def test_a_certificate_that_cannot_be_used_is_named_before_the_address_is(
     is_there: bool, tmp_path: Path
 ) -> None:
-    """Who waits for the address would take the console for one that serves."""
     store = f"embedded://{tmp_path}/store"
     with connect(store):
         pass

@@ -22,7 +22,6 @@ pytestmark = pytest.mark.fast
 
 @pytest.mark.parametrize("code", EXAMPLES)
 def test_the_examples_of_the_page_run_and_leave_nothing(code: str, tmp_path: Path) -> None:
-    """They are what a newcomer copies."""
     place = "sqlite:////tmp/leases"
     assert place in code
     exec(code.replace(place, f"sqlite:///{tmp_path}/leases"), {})
@@ -31,7 +30,6 @@ def test_the_examples_of_the_page_run_and_leave_nothing(code: str, tmp_path: Pat
 
 
 def test_the_commands_of_the_page_run_in_their_order(tmp_path: Path) -> None:
-    """The last but one has nothing left to drop, and says so."""
     commands = re.findall(r"^txn (leases .+?)(?:  .*)?$", PAGE.read_text(), re.MULTILINE)
     environment = {"TXN_LEASES": f"sqlite:///{tmp_path}/leases"}
     done = [CliRunner().invoke(app, command.split(), env=environment) for command in commands]
@@ -39,7 +37,6 @@ def test_the_commands_of_the_page_run_in_their_order(tmp_path: Path) -> None:
 
 
 def test_the_statements_of_the_page_are_understood() -> None:
-    """Each of the forms that it writes down."""
     forms = re.findall(
         r"^((?:SHOW|DROP FORCE) LEASE) \* \| table \[PARTITION", PAGE.read_text(), re.MULTILINE
     )

@@ -25,7 +25,6 @@ def example(word: str) -> str:
 
 
 def test_the_example_takes_and_checks_locks(tmp_path: Path) -> None:
-    """It is what somebody with two jobs copies."""
     code = example("with open_manager")
     assert "/var/lib/app" in code
     exec(code.replace("/var/lib/app", f"{tmp_path}/store"), {})
@@ -35,7 +34,6 @@ def test_the_example_takes_and_checks_locks(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("word", ["from txn.locks.hive.sql import requests", "import Column"])
 def test_the_examples_of_statements_say_what_is_locked(word: str) -> None:
-    """The comment beside it is what its reader goes by."""
     code = example(word)
     (said,) = re.findall(r"# (.*)", code)
     before, call = code.rstrip().rsplit("\n", 1)
@@ -45,7 +43,6 @@ def test_the_examples_of_statements_say_what_is_locked(word: str) -> None:
 
 
 def test_the_example_of_a_fencing_token_refuses_who_comes_late() -> None:
-    """It is what keeps a paused holder from doing harm."""
     with connect("memory://", table="t") as engine, open_manager("memory://locks") as manager:
         engine.ensure_table("t", ["d"])
         late = manager.hold([exclusive("sales/orders/day=1")])

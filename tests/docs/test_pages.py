@@ -67,12 +67,10 @@ def follow(here: Here, page: str, **details: Any) -> None:
 
 
 def test_the_tutorial_leads_through_a_real_crash_to_its_repair(here: Here) -> None:
-    """The first ten minutes with the library, kills included."""
     follow(here, "tutorial.md", instead={"9091": find_port()})
 
 
 def test_a_service_is_run_as_its_page_says(here: Here, tmp_path: Path) -> None:
-    """It is copied into programs that stay."""
     names: dict[str, Any] = {}
     instead = {"/var/lib": str(tmp_path), "9092": find_port()}
     follow(here, "howto/service.md", instead=instead, names=names)
@@ -80,7 +78,6 @@ def test_a_service_is_run_as_its_page_says(here: Here, tmp_path: Path) -> None:
 
 
 def test_a_cluster_is_prepared_as_its_page_says(here: Here, hbase: HBase) -> None:
-    """On a real HBase, in tables that no other test has."""
     own = uuid.uuid4().hex
     follow(
         here,
@@ -91,17 +88,14 @@ def test_a_cluster_is_prepared_as_its_page_says(here: Here, hbase: HBase) -> Non
 
 
 def test_locks_are_used_as_their_page_says(here: Here, tmp_path: Path) -> None:
-    """A lock that is held wrongly protects nothing."""
     follow(here, "howto/locks.md", instead={"/var/lib": str(tmp_path)})
 
 
 def test_leases_are_used_as_their_page_says(here: Here, tmp_path: Path) -> None:
-    """So does a lease."""
     follow(here, "howto/leases.md", instead={"/tmp": str(tmp_path)})
 
 
 def test_own_code_is_tested_as_its_page_says(here: Here, tmp_path: Path) -> None:
-    """Its tests are run by pytest, which finds the fixtures by itself."""
     (tmp_path / "site").mkdir()
     path = install_plugin(tmp_path / "site")
     follow(here, "howto/testing.md", environment={"PYTHONPATH": path})
@@ -109,7 +103,6 @@ def test_own_code_is_tested_as_its_page_says(here: Here, tmp_path: Path) -> None
 
 @pytest.mark.fast
 def test_what_others_are_told_to_write_works(here: Here, emulator_here: RunningEmulator) -> None:
-    """happybase's part too, beside ours, as far as it is Python."""
     old = happybase.Connection(emulator_here.host, emulator_here.thrift1_port)
     old.create_table("plain", {"d": {}})
     with connect(emulator_here.transactional_uri, table="accounts") as engine:
@@ -123,7 +116,6 @@ def test_what_others_are_told_to_write_works(here: Here, emulator_here: RunningE
 def test_the_server_of_transactions_takes_what_its_page_shows(
     here: Here, emulator_here: RunningEmulator
 ) -> None:
-    """It is the shortest program without a store."""
     names: dict[str, Any] = {}
     port = str(emulator_here.transactional_port)
     follow(here, "emulator.md", instead={"9092": port}, names=names)
@@ -132,12 +124,10 @@ def test_the_server_of_transactions_takes_what_its_page_shows(
 
 @pytest.mark.parametrize("page", ["gathering.md", "operations.md", "testing.md"])
 def test_a_page_does_what_its_own_assertions_say(page: str, here: Here, tmp_path: Path) -> None:
-    """Who copies an example must not be the first to run it."""
     follow(here, page, instead={"/tmp/": f"{tmp_path}/"})
 
 
 def test_programs_are_observed_as_the_page_says(tmp_path: Path) -> None:
-    """In a process of its own: what counts and what traces is there once in each."""
     metrics, traces, _ = list_python(DOCS / "observing.md")
     rest = (
         "with engine, trace.get_tracer('page').start_as_current_span('request'):\n"
@@ -161,7 +151,6 @@ def test_programs_are_observed_as_the_page_says(tmp_path: Path) -> None:
 
 @pytest.mark.fast
 def test_each_page_with_code_is_tried() -> None:
-    """A page that is added is followed as well."""
     with_code = {
         page.relative_to(DOCS if page.is_relative_to(DOCS) else ROOT).as_posix()
         for page in PAGES
@@ -174,7 +163,6 @@ def test_each_page_with_code_is_tried() -> None:
 
 @pytest.mark.fast
 def test_extras_that_pages_tell_to_install_exist() -> None:
-    """pip installs without one that it does not know, and says so in a line among many."""
     named = {
         extra
         for page in PAGES

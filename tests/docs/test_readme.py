@@ -31,7 +31,6 @@ def bank(tmp_path: Path) -> str:
 
 
 def test_the_example_does_what_its_own_assertions_say(bank: str) -> None:
-    """It is the first thing that a newcomer copies."""
     store = open_store(bank)
     try:
         statuses = [cell.value for row in store.scan(b"txn") for cell in row.cells.values()]
@@ -42,7 +41,6 @@ def test_the_example_does_what_its_own_assertions_say(bank: str) -> None:
 
 
 def test_the_commands_work_on_what_the_example_left(bank: str) -> None:
-    """They are the second thing."""
     store = open_store(bank)
     some_id = next(iter(store.scan(b"txn", b"transaction."))).row.decode()[-32:]
     store.close()
@@ -70,7 +68,6 @@ def test_the_commands_work_on_what_the_example_left(bank: str) -> None:
     ],
 )
 def test_a_module_that_lacks_its_extra_names_it(module: str, driver: str, extra: str) -> None:
-    """The name of a driver does not tell a newcomer what to install."""
     program = f"import sys; sys.modules[{driver!r}] = None; import {module}"
     said = subprocess.run(
         [sys.executable, "-c", program], cwd=ROOT, capture_output=True, text=True, check=False
@@ -80,14 +77,12 @@ def test_a_module_that_lacks_its_extra_names_it(module: str, driver: str, extra:
 
 
 def test_make_has_the_targets_that_the_readme_names() -> None:
-    """A target that was renamed would leave the readme's reader with an error."""
     listed = subprocess.run(["make", "help"], cwd=ROOT, capture_output=True, text=True, check=True)
     targets = {line.split()[1] for line in listed.stdout.splitlines()}
     assert set(re.findall(r"\bmake ([a-z]+)\b", README)) <= targets
 
 
 def test_the_readme_can_be_read_in_one_go() -> None:
-    """A screen and a half; the example is about twenty lines."""
     prose = re.sub(r"^```.*?^```", "", README, flags=re.MULTILINE | re.DOTALL)
     words = [word for word in prose.split() if re.search(r"\w", word)]
     assert len(README.splitlines()) < 130

@@ -39,7 +39,6 @@ def run(folder: Path, code: str, *, ci: str) -> subprocess.CompletedProcess[str]
     ],
 )
 def test_on_ci_a_test_that_cannot_run_is_a_failure(tmp_path: Path, code: str) -> None:
-    """A machine that lacks a part would report success for what it never tried."""
     refused = run(tmp_path, code, ci="true")
     assert refused.returncode in (1, 2), refused.stdout
     assert "which CI does not accept" in refused.stdout
@@ -47,7 +46,6 @@ def test_on_ci_a_test_that_cannot_run_is_a_failure(tmp_path: Path, code: str) ->
 
 
 def test_a_run_that_leaves_a_process_behind_fails_and_ends_it(tmp_path: Path) -> None:
-    """Orphans of killed workers would slow down, or lock out, whatever runs next."""
     code = (
         "import subprocess\n"
         "def test_a():\n"

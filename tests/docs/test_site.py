@@ -103,7 +103,6 @@ def read_html(path: Path) -> Html:
 
 
 def test_every_page_is_in_the_navigation(site: Site) -> None:
-    """The generator tells nobody of a page that the navigation does not list."""
     home = site.folder / "index.html"
     listed = {(site.folder / urlsplit(link).path).resolve() for _, link in site.pages[home].links}
     pages = {path for path in site.pages if "source" not in path.relative_to(site.folder).parts}
@@ -112,7 +111,6 @@ def test_every_page_is_in_the_navigation(site: Site) -> None:
 
 
 def test_every_link_and_anchor_of_the_site_leads_somewhere(site: Site) -> None:
-    """Those of generated pages too, which nobody reads before they are published."""
     dead = []
     for path, page in site.pages.items():
         for _, link in page.links:
@@ -129,7 +127,6 @@ def test_every_link_and_anchor_of_the_site_leads_somewhere(site: Site) -> None:
 
 
 def test_nothing_that_a_page_shows_is_fetched_from_elsewhere(site: Site) -> None:
-    """Who reads it tells nobody so, and it can be read without a network."""
     told = {link for page in site.pages.values() for tag, link in page.links if tag in FETCHED}
     for style in site.folder.rglob("*.css"):
         told |= set(re.findall(r"(?:@import |url\()[\"']?([^\"')]+)", style.read_text()))
@@ -137,7 +134,6 @@ def test_nothing_that_a_page_shows_is_fetched_from_elsewhere(site: Site) -> None
 
 
 def test_the_search_works_from_a_folder(site: Site, browser: Browser) -> None:
-    """A browser starts no worker there, and a frame does its work."""
     page = browser.new_page()
     complaints = Complaints(page, allowed=["asked another machine: file:///"])
     page.goto((site.folder / "api/locks.html").as_uri())
@@ -149,7 +145,6 @@ def test_the_search_works_from_a_folder(site: Site, browser: Browser) -> None:
 
 
 def test_a_page_follows_the_readers_choice_of_light_or_dark(site: Site, browser: Browser) -> None:
-    """The choice is the system's, until the reader makes another."""
     brightness = []
     for scheme in ("light", "dark"):
         page = browser.new_page(color_scheme=scheme)
@@ -162,7 +157,6 @@ def test_a_page_follows_the_readers_choice_of_light_or_dark(site: Site, browser:
 
 
 def test_no_page_is_wider_than_a_phone(site: Site, browser: Browser) -> None:
-    """Tables and code scroll in their own place."""
     page = browser.new_page(viewport={"width": 390, "height": 800})
     wide = []
     for path in site.pages:
@@ -174,7 +168,6 @@ def test_no_page_is_wider_than_a_phone(site: Site, browser: Browser) -> None:
 
 @pytest.mark.parametrize("page", PAGES)
 def test_a_page_has_the_lists_and_tables_that_a_repository_shows(page: Path, site: Site) -> None:
-    """Two dialects of Markdown: a list without an empty line before it would be a paragraph."""
     tokens = MarkdownIt().enable("table").parse((ROOT / "docs" / page).read_text())
     kinds = Counter(token.type for token in tokens)
     name = page.with_name("index.md") if page.name == "README.md" else page
@@ -185,7 +178,6 @@ def test_a_page_has_the_lists_and_tables_that_a_repository_shows(page: Path, sit
 
 
 def test_every_public_name_has_its_place_in_the_api(site: Site) -> None:
-    """What can be imported by its short name is what people look up."""
     ids = {
         each for path, page in site.pages.items() if path.parent.name == "api" for each in page.ids
     }
@@ -211,7 +203,6 @@ PUBLIC = list(list_public_names())
 @pytest.mark.fast
 @pytest.mark.parametrize("name", PUBLIC)
 def test_a_public_name_says_what_it_is(name: str) -> None:
-    """The API shows its docstring, and nothing else."""
     words = set(re.findall(r"\w+", (find_docstring(*name.rpartition(".")[::2]) or "").lower()))
     assert len(words - set(re.findall(r"\w+", name.lower()))) >= 3, words
 
@@ -246,7 +237,6 @@ def parse(module: str) -> list[ast.stmt]:
 
 
 def test_every_command_and_option_is_on_the_page_of_commands(site: Site) -> None:
-    """It is generated from the commands themselves, so that none of it can be old."""
     text = (site.folder / "commands.html").read_text()
     assert [
         told for told in list_commands("txn", typer.main.get_command(app)) if told not in text

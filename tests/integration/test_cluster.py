@@ -90,10 +90,6 @@ def folder(tmp_path: Path) -> Iterator[Path]:
 def test_cluster_is_started_seen_stopped_and_finds_its_data_again(
     folder: Path, hbase: HBase
 ) -> None:
-    """This is all that a person does with it, from a terminal or from a script.
-
-    The one that the other tests share runs beside it, and stays as it is.
-    """
     done = txn("start", "--data", folder, "--json", "--java-option", QUICK_JAVA)
     assert done.returncode == 0, done.stderr
     started = document(done)
@@ -140,7 +136,6 @@ def hurt_a_gateway_and_stop(cluster: Cluster) -> None:
 
 
 def test_servers_listen_on_this_machine_only(hbase: HBase) -> None:
-    """Whoever starts one for a test must not offer a database without a password to the network."""
     if hbase.cluster is None:
         return  # it is somebody else's, and so is where it listens
     for process in hbase.cluster.processes.values():
@@ -154,7 +149,6 @@ def test_servers_listen_on_this_machine_only(hbase: HBase) -> None:
 
 
 def test_gateway_serves_many_connections_at_once(hbase: HBase) -> None:
-    """A gateway gives each connection a thread, and beyond its last one lets them wait for ever."""
     connections = [connect(port_of(hbase.thrift1)) for _ in range(100)]
     for connection in connections:
         connection.tables()
@@ -163,7 +157,6 @@ def test_gateway_serves_many_connections_at_once(hbase: HBase) -> None:
 
 
 def test_failed_start_shows_the_log_and_leaves_nothing_running(folder: Path) -> None:
-    """A server that cannot start says why in its log, which nobody wants to go and look for."""
     done = txn("start", "--data", folder, "--set", "hbase.rootdir=nosuch:///place")
     assert done.returncode == 2
     assert re.search(r"No FileSystem for scheme.*nosuch", done.stderr)
@@ -172,7 +165,6 @@ def test_failed_start_shows_the_log_and_leaves_nothing_running(folder: Path) -> 
 
 
 def test_version_that_is_not_here_is_refused_with_those_that_are(folder: Path) -> None:
-    """The next try is then right."""
     for line in (["start", "--data", folder], ["fetch"]):
         done = txn(*line, "--version", "1.7")
         assert done.returncode == 2
@@ -181,7 +173,6 @@ def test_version_that_is_not_here_is_refused_with_those_that_are(folder: Path) -
 
 
 def test_foreground_start_ends_the_servers_when_it_is_asked_to_end(folder: Path) -> None:
-    """An image and a service manager know only the process that they started."""
     line = ["start", "--foreground", "--data", folder, "--java-option", QUICK_JAVA, "--json"]
     with subprocess.Popen(command(*line), stdout=subprocess.PIPE, text=True) as process:
         assert process.stdout is not None
@@ -193,7 +184,6 @@ def test_foreground_start_ends_the_servers_when_it_is_asked_to_end(folder: Path)
 
 
 def test_marks_come_from_this_run(hbase: HBase) -> None:
-    """What the tests leave running is found by a variable that their processes inherit."""
     if hbase.cluster is None:
         return
     for process in hbase.cluster.processes.values():

@@ -43,12 +43,10 @@ def services() -> dict[str, Any]:
 
 
 def test_there_is_an_image() -> None:
-    """`make images` builds each that there is."""
     assert tuple(path.parent.name for path in DOCKERFILES) == IMAGES
 
 
 def test_the_health_check_reads_one_row(monkeypatch: pytest.MonkeyPatch) -> None:
-    """It runs every ten seconds, whatever the store has come to hold."""
     (line,) = instructions(ROOT / "docker" / "emulator" / "Dockerfile", "HEALTHCHECK")
     command = json.loads(line.partition(" CMD ")[2])
     for is_used in (False, True):
@@ -69,7 +67,6 @@ def test_the_health_check_reads_one_row(monkeypatch: pytest.MonkeyPatch) -> None
 @pytest.mark.skipif(sys.platform != "linux", reason="hadolint comes as a package for linux only")
 @pytest.mark.parametrize("path", DOCKERFILES, ids=lambda path: path.parent.name)
 def test_hadolint_has_no_complaint(path: Path) -> None:
-    """It knows the mistakes that only a build, or a reader with time, would find."""
     hadolint = shutil.which("hadolint", path=str(Path(sys.executable).parent))
     assert hadolint
     done = subprocess.run([hadolint, path], capture_output=True, text=True, check=False)
@@ -77,7 +74,6 @@ def test_hadolint_has_no_complaint(path: Path) -> None:
 
 
 def test_tests_start_the_image_as_it_starts_itself() -> None:
-    """But for its ports, which are free ones of the machine that runs the tests."""
     (line,) = instructions(ROOT / "docker" / "hbase" / "Dockerfile", "CMD")
     assert start_in_container(PORTS_IN_IMAGE) == json.loads(line)
     (health,) = instructions(ROOT / "docker" / "hbase" / "Dockerfile", "HEALTHCHECK")
@@ -85,7 +81,6 @@ def test_tests_start_the_image_as_it_starts_itself() -> None:
 
 
 def test_services_build_from_what_exists() -> None:
-    """`docker compose config` takes a path that does not exist."""
     for service in services().values():
         context = (COMPOSE.parent / service["build"]["context"]).resolve()
         assert context == ROOT
@@ -93,7 +88,6 @@ def test_services_build_from_what_exists() -> None:
 
 
 def test_gateways_are_offered_to_this_machine_alone() -> None:
-    """They ask for no password. Both services may run at once."""
     ports = [*PORTS_IN_IMAGE.values()]
     for name, offset, offered in (("hbase", 0, ports), ("emulator", 100, [9090, 9091, 9092, 9100])):
         exposed = instructions(ROOT / "docker" / name / "Dockerfile", "EXPOSE")[0].split()
@@ -103,7 +97,6 @@ def test_gateways_are_offered_to_this_machine_alone() -> None:
 
 
 def test_compose_starts_what_the_documents_say() -> None:
-    """`up` starts all that has no profile; one with a profile is started by its name."""
     names = ("hbase", "emulator", "console")
     said = {name: (ROOT / "docs" / f"{name}.md").read_text() for name in names}
     asked = {
@@ -124,7 +117,6 @@ def list_command_lines() -> Iterator[str]:
 
 
 def test_units_and_the_console_s_container_run_what_there_is() -> None:
-    """An option that was renamed would be noticed at the next boot."""
     known, names = get_command(app), []
     assert isinstance(known, TyperGroup)
     for line in list_command_lines():
@@ -138,7 +130,6 @@ def test_units_and_the_console_s_container_run_what_there_is() -> None:
 
 
 def test_compose_takes_its_file() -> None:
-    """Compose knows every key; where it is not installed, the keys are at least ours to know."""
     docker = shutil.which("docker") or "false"
     line = [docker, "compose", "-f", str(COMPOSE), "config", "--quiet"]
     if subprocess.run([docker, "compose", "version"], capture_output=True, check=False).returncode:

@@ -89,7 +89,6 @@ def repository(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path
 
 @pytest.mark.parametrize("version", HBASE_VERSIONS)
 def test_lock_names_each_jar_once_by_version_and_hash(version: str) -> None:
-    """Two jars of one name would overwrite each other in the cache."""
     jars = read_locked(version)
     assert set(find_roots(version)) <= {jar.coordinates for jar in jars}
     assert len({jar.name for jar in jars}) == len(jars)
@@ -97,7 +96,6 @@ def test_lock_names_each_jar_once_by_version_and_hash(version: str) -> None:
 
 
 def test_fetches_what_is_missing_and_nothing_twice(repository: Path, tmp_path: Path) -> None:
-    """The second start of a cluster works without a network."""
     cache, seen = tmp_path / "cache", []
     paths = fetch(cache, lambda done, total: seen.append((done, total)), [JAR])
     assert [path.read_bytes() for path in paths] == [CONTENT]
@@ -111,7 +109,6 @@ def test_fetches_what_is_missing_and_nothing_twice(repository: Path, tmp_path: P
 def test_jar_that_is_not_the_locked_one_is_refused(
     repository: Path, tmp_path: Path, content: bytes
 ) -> None:
-    """A torn or exchanged file must never get into the cache, where it would be trusted."""
     repository.write_bytes(content)
     with pytest.raises(JarError, match=r"not as locked jar='thing-1\.0\.jar'"):
         fetch(tmp_path / "cache", jars=[JAR])
@@ -119,14 +116,12 @@ def test_jar_that_is_not_the_locked_one_is_refused(
 
 
 def test_jar_that_the_repository_lacks_is_named(repository: Path, tmp_path: Path) -> None:
-    """Whoever is without a network should read which download failed."""
     repository.unlink()
     with pytest.raises(JarError, match=r"cannot fetch a jar.*thing-1\.0\.jar"):
         fetch(tmp_path / "cache", jars=[JAR])
 
 
 def test_ports_stay_from_start_to_start_unless_taken(tmp_path: Path) -> None:
-    """The addresses of a cluster are written into other programs' settings."""
     settings, rng = Settings(tmp_path), random.Random(1)
     with claim_ports(settings, {}, rng) as first:
         assert len(set(first.values())) == len(first)
@@ -157,7 +152,6 @@ def test_clusters_that_start_at_the_same_time_choose_different_ports(tmp_path: P
 
 
 def test_settings_that_make_no_cluster_are_refused(tmp_path: Path) -> None:
-    """The servers would start and wait for each other for ever."""
     with pytest.raises(SettingsError, match="region_servers=2"):
         Settings(tmp_path, region_servers=2)
     with pytest.raises(SettingsError, match="no such ports"):
@@ -168,7 +162,6 @@ def test_settings_that_make_no_cluster_are_refused(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("distributed", [False, True])
 def test_configuration_is_well_formed_and_complete(tmp_path: Path, distributed: bool) -> None:
-    """HBase takes a property that it does not find for its default, and listens anywhere."""
     place = tmp_path / "a & b"
     settings = Settings(place, distributed, properties={"hbase.some": "<1>", "hadoop.some": "2"})
     ports = choose_ports(settings, 2)
@@ -189,7 +182,6 @@ def test_configuration_is_well_formed_and_complete(tmp_path: Path, distributed: 
 
 
 def test_templates_are_shipped() -> None:
-    """An installed package has only the files that its metadata names."""
     document = tomllib.loads((ROOT / "pyproject.toml").read_text())
     shipped = document["tool"]["setuptools"]["package-data"]["txn"]
     folder = ROOT / "txn" / "cluster"
@@ -199,7 +191,6 @@ def test_templates_are_shipped() -> None:
 
 
 def test_every_process_carries_its_mark_and_heap(tmp_path: Path) -> None:
-    """Without the mark, `stop` would refuse to touch it."""
     settings = Settings(tmp_path, distributed=True, region_servers=2)
     ports = choose_ports(settings, 3)
     settings = Settings(tmp_path, distributed=True, region_servers=2, ports=ports)
@@ -239,14 +230,12 @@ def running(tmp_path: Path, code: str, mark: str = "mark") -> Process:
 
 
 def test_process_ends_when_asked(tmp_path: Path) -> None:
-    """It gets the time to write down what it holds in memory."""
     process = running(tmp_path, "import time")
     assert end([process], SystemClock(), grace_ms=60_000) == []
     assert not process.is_alive
 
 
 def test_process_that_does_not_end_when_asked_is_killed(tmp_path: Path) -> None:
-    """`stop` leaves nothing running, whatever a server is doing."""
     process = running(tmp_path, "import signal, time\nsignal.signal(signal.SIGTERM, lambda *_: 0)")
     assert end([process], SystemClock(), grace_ms=300) == [process]
     assert not process.is_alive
@@ -266,7 +255,6 @@ def test_process_that_becomes_another_program_is_seen_all_the_time(tmp_path: Pat
 
 
 def test_process_of_somebody_else_is_never_touched(tmp_path: Path) -> None:
-    """After a restart of the machine, the process ids on record are other programs'."""
     process = running(tmp_path, "import time")
     try:
         stale = Process("server", process.pid, "another mark", 1)
@@ -313,7 +301,6 @@ def test_start_that_was_killed_while_it_started_a_server_can_be_stopped(tmp_path
 
 
 def test_folder_of_something_else_is_refused(tmp_path: Path) -> None:
-    """A mistyped path must not be filled with a database."""
     (tmp_path / "letters.txt").write_text("dear")
     with pytest.raises(ClusterError, match="the folder is not a cluster's"):
         start(Settings(tmp_path))
@@ -323,7 +310,6 @@ def test_folder_of_something_else_is_refused(tmp_path: Path) -> None:
 
 
 def test_probe_takes_silence_and_nonsense_for_a_no(repository: Path) -> None:
-    """Something else may listen on the port: it is not a gateway because it accepts."""
     with socket.create_server(("127.0.0.1", 0)) as server:
         port = server.getsockname()[1]
 
@@ -349,19 +335,16 @@ def test_probe_takes_silence_and_nonsense_for_a_no(repository: Path) -> None:
 
 
 def test_jars_of_one_name_are_the_same_in_all_versions() -> None:
-    """All versions share the cache, in which a jar is known by its name."""
     jars = {jar for version in HBASE_VERSIONS for jar in read_locked(version)}
     assert len({jar.name for jar in jars}) == len(jars)
 
 
 def test_versions_stand_in_their_order() -> None:
-    """The last one of a beginning is what that beginning means."""
     numbers = [tuple(map(int, version.split("."))) for version in HBASE_VERSIONS]
     assert numbers == sorted(numbers)
 
 
 def test_docs_and_locks_speak_of_the_same_versions() -> None:
-    """Who adds a version adds its lock file, and says so."""
     locks = {path.name: path for path in (ROOT / "txn/cluster").glob("jars-*.lock")}
     assert {*locks} == {f"jars-{version}.lock" for version in HBASE_VERSIONS}
     for version in HBASE_VERSIONS:
@@ -374,13 +357,11 @@ def test_docs_and_locks_speak_of_the_same_versions() -> None:
     ("name", "found"), [("2.5", "2.5.8"), ("2.5.8", "2.5.8"), ("2.6", "2.6.1"), ("2", "2.6.1")]
 )
 def test_version_may_be_named_by_its_beginning(name: str, found: str) -> None:
-    """Nobody knows the last number by heart."""
     assert find_version(name) == found
 
 
 @pytest.mark.parametrize("name", ["2.7", "2.6.10", "2.", "6.1", "two"])
 def test_unknown_version_is_refused_with_those_that_there_are(tmp_path: Path, name: str) -> None:
-    """A folder must not be made for a cluster that cannot be."""
     with pytest.raises(SettingsError, match=rf"no such version.*known=.*'{HBASE_VERSION}'\)"):
         start(Settings(tmp_path / "hbase", version=name))
     assert not (tmp_path / "hbase").exists()
@@ -399,12 +380,10 @@ def test_unknown_version_is_refused_with_those_that_there_are(tmp_path: Path, na
 def test_folder_keeps_its_version_until_a_later_one_is_asked_for(
     tmp_path: Path, asked: str, last: str | None, found: str
 ) -> None:
-    """An upgrade cannot be taken back: it must not happen to one who did not ask for it."""
     assert Settings(tmp_path, version=asked).with_version(last).version == found
 
 
 def test_earlier_version_is_refused_on_what_a_later_one_wrote(tmp_path: Path) -> None:
-    """HBase itself would start, and fail on the first file that it cannot read."""
     ports = dict.fromkeys(Settings(tmp_path).port_names(), 1)
     settings = Settings(tmp_path, ports=ports, version="2.6.1").document()
     (tmp_path / RECORD).write_text(json.dumps({"settings": settings, "processes": []}))
@@ -415,7 +394,6 @@ def test_earlier_version_is_refused_on_what_a_later_one_wrote(tmp_path: Path) ->
 
 
 def test_native_store_is_named_first_and_leads_to_zookeeper(tmp_path: Path) -> None:
-    """Who takes the first name of the list gets the one that is recommended."""
     ports = {"zookeeper": 1, "thrift1": 2, "thrift2": 3}
     assert list(Cluster(Settings(tmp_path, ports=ports), {}).uris.items()) == [
         ("native", "hbase://127.0.0.1:1"),

@@ -32,7 +32,6 @@ def folder(tmp_path: Path) -> Iterator[Path]:
 
 
 def test_transactions_of_an_earlier_version_are_found_by_the_later_one(folder: Path) -> None:
-    """People run 2.5, and upgrade it under their data; back is a way that HBase does not have."""
     cluster = started(folder, EARLIER)
     with connect(cluster.uris[STORE]) as engine:
         engine.ensure_table("accounts", ["d"])

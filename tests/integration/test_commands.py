@@ -84,7 +84,6 @@ def crashed(uri: str, status: Status, value: str = "new", x: Key = X, y: Key = Y
 
 
 def test_the_first_look_of_the_operators_page_works(tmp_path: Path, run: Run) -> None:
-    """A newcomer types exactly this."""
     (block,) = re.findall(r"## A first look\n\n```\n(.*?)```", OPERATIONS.read_text(), re.S)
     assert block.count("txn ") >= 5
     script = block.replace("embedded:///tmp/shop", f"embedded://{tmp_path}/shop")
@@ -103,7 +102,6 @@ def test_the_first_look_of_the_operators_page_works(tmp_path: Path, run: Run) ->
 
 
 def test_the_document_of_the_operators_page_is_taken(uri: str, run: Run) -> None:
-    """It shows every form that there is; its assertions do not hold here, which is exit code 1."""
     (document,) = re.findall(r"```json\n(.*?)```", OPERATIONS.read_text(), re.S)
     assert run("table", "create", "stock", "d").returncode == 0
     done = run("commit", "-", given=document)
@@ -116,7 +114,6 @@ def test_the_document_of_the_operators_page_is_taken(uri: str, run: Run) -> None
 
 
 def test_a_database_is_made_with_a_protocol_used_and_converted(uri: str, run: Run) -> None:
-    """Every command does its work on a fenced database; what another asks for is refused."""
     made = run("init", "--protocol", "fenced")
     assert (made.returncode, made.stdout) == (0, "transaction table txn has the protocol fenced\n")
     assert lines(run("init", "--json")) == [{"transactions": "txn", "protocol": "fenced"}]
@@ -155,7 +152,6 @@ def test_a_database_is_made_with_a_protocol_used_and_converted(uri: str, run: Ru
 
 
 def test_a_retention_that_requests_may_outlive_asks_for_a_word(uri: str, run: Run) -> None:
-    """Rows of clients at work could be collected under them. Looking alone changes nothing."""
     run("table", "create", "data", "d")
     assert run("fsck", "--retention", "59m").returncode == 0
     refused = run("fsck", "--repair", "--retention", "59m")
@@ -166,7 +162,6 @@ def test_a_retention_that_requests_may_outlive_asks_for_a_word(uri: str, run: Ru
 
 
 def test_fsck_finds_mends_and_is_clean(uri: str, run: Run) -> None:
-    """The exit codes are what a script goes by: 1 found, 0 repaired, 0 clean."""
     decided = crashed(uri, Status.ASSERTED)
     options = ("--scan", "data", "--grace", "0s")
 
@@ -190,7 +185,6 @@ def test_fsck_finds_mends_and_is_clean(uri: str, run: Run) -> None:
 
 
 def test_fsck_tells_of_what_is_younger_than_the_grace(uri: str, run: Run) -> None:
-    """A client was killed a moment ago: its locks are held, and that is not clean."""
     crashed(uri, Status.ASSERTED)
     for options in ((), ("--scan", "data", "--repair")):
         done = run("fsck", *options)
@@ -204,7 +198,6 @@ def test_fsck_tells_of_what_is_younger_than_the_grace(uri: str, run: Run) -> Non
 
 
 def test_a_quiet_fsck_prints_findings_and_nothing_else(uri: str, run: Run) -> None:
-    """cron sends a mail for each line."""
     decided = crashed(uri, Status.ASSERTED)
     for options in ((), ("--json",)):
         young = run_apart("fsck", "--quiet", *options, TXN_STORE=uri)
@@ -217,7 +210,6 @@ def test_a_quiet_fsck_prints_findings_and_nothing_else(uri: str, run: Run) -> No
 
 
 def test_fsck_leaves_what_does_not_decode_and_says_so(uri: str, run: Run) -> None:
-    """Repair must not be reported where there was none."""
     row_key = crashed(uri, Status.CLEANING)
     store = open_store(uri)
     buffer = column(b"txn", row_key, b"buffer")
@@ -237,7 +229,6 @@ def test_fsck_leaves_what_does_not_decode_and_says_so(uri: str, run: Run) -> Non
 
 
 def test_ls_lists_and_selects(uri: str, run: Run) -> None:
-    """By status and by age, for people and for programs."""
     undecided = crashed(uri, Status.WRITTEN)
     decided = crashed(uri, Status.CLEANING, "new", *OTHERS)
     every = run("ls")
@@ -262,7 +253,6 @@ def test_ls_lists_and_selects(uri: str, run: Run) -> None:
 
 @pytest.mark.parametrize("limit", ["100", "0"])
 def test_ls_lists_what_a_clock_that_is_ahead_has_written(uri: str, run: Run, limit: str) -> None:
-    """Its age is none; it is there all the same."""
     with connect(uri, clock=Ahead()) as engine:
         engine.ensure_table(X.table, ["d"])
         done = engine.commit([Mutation(X, b"1")])
@@ -273,7 +263,6 @@ def test_ls_lists_what_a_clock_that_is_ahead_has_written(uri: str, run: Run, lim
 
 
 def test_a_foreign_row_is_told_by_ls_show_and_fsck(uri: str, run: Run) -> None:
-    """Somebody writes to the wrong table, and would never hear of it."""
     crashed(uri, Status.CLEANING)
     store = open_store(uri)
     cells = {"mine": ("x", b"1"), "other": ("status", b"1"), "third": ("status", b"5-COMPLETE")}
@@ -292,7 +281,6 @@ def test_a_foreign_row_is_told_by_ls_show_and_fsck(uri: str, run: Run) -> None:
 
 
 def test_show_explains_a_transaction(uri: str, run: Run) -> None:
-    """By any unique part of its key; an ambiguous one lists what it may mean."""
     row_key = crashed(uri, Status.LOCKED).decode()
     text = run("show", row_key[-8:]).stdout
     for part in (row_key, "1-LOCKED", "data/y/z/d:v", "deleted", "2 of 2", "abort it"):
@@ -311,7 +299,6 @@ def test_show_explains_a_transaction(uri: str, run: Run) -> None:
 
 
 def test_get_and_commit_take_what_they_print(uri: str, run: Run) -> None:
-    """Keys and values with any bytes go through a shell and back."""
     assert run("table", "create", "data", "d", "e").returncode == 0
     key = r"data/a/b\x00\\é/d:c\x2fd:e"
     document = {"mutations": [{"put": key, "value": {"base64": "AP/DqQ=="}}], "once": "me"}
@@ -327,7 +314,6 @@ def test_get_and_commit_take_what_they_print(uri: str, run: Run) -> None:
 
 
 def test_a_refused_commit_says_which_assertion(uri: str, run: Run, tmp_path: Path) -> None:
-    """Exit code 1 is a definite no."""
     run("table", "create", "data", "d")
     file = tmp_path / "request.json"
     file.write_text('{"assertions": [{"some": "data/x/d:v"}]}')
@@ -337,7 +323,6 @@ def test_a_refused_commit_says_which_assertion(uri: str, run: Run, tmp_path: Pat
 
 
 def test_looking_at_a_store_that_is_not_there_does_not_make_it(tmp_path: Path, run: Run) -> None:
-    """Or a mistyped path would be reported clean."""
     empty = tmp_path / "empty"
     empty.mkdir()
     tried = [("ls",), ("show", "x"), ("fsck", "--repair"), ("get", "t/r/f:c"), ("commit", "-")]
@@ -349,7 +334,6 @@ def test_looking_at_a_store_that_is_not_there_does_not_make_it(tmp_path: Path, r
 
 
 def test_mistakes_are_errors_in_a_line_and_exit_code_2(uri: str, run: Run, tmp_path: Path) -> None:
-    """A trace tells an operator nothing."""
     connect(uri).close()
     (tmp_path / "mine").mkdir()
     (tmp_path / "mine" / "file").touch()
@@ -372,20 +356,17 @@ def test_mistakes_are_errors_in_a_line_and_exit_code_2(uri: str, run: Run, tmp_p
 
 
 def test_a_store_must_be_named(run: Run) -> None:
-    """There is no default that would be right for everybody."""
     done = run("ls", TXN_STORE="")
     assert done.returncode == 2
     assert "TXN_STORE" in done.stderr
 
 
 def test_the_version_is_the_distributions(run: Run) -> None:
-    """Whoever reports a problem is asked for it."""
     done = run("--version")
     assert re.fullmatch(r"hbase-txn \d+\.\d+\S*\n", done.stdout)
 
 
 def test_a_reader_that_has_seen_enough_is_no_error(uri: str, run: Run) -> None:
-    """`txn ls | head` is the most natural thing to type."""
     with connect(uri) as engine:
         engine.ensure_table("data", ["d"])
         engine.commit_many(
@@ -406,7 +387,6 @@ def test_a_reader_that_has_seen_enough_is_no_error(uri: str, run: Run) -> None:
 
 
 def test_ls_tells_of_a_part_what_its_transaction_says(uri: str, run: Run) -> None:
-    """A program that looks for what is undecided must not find what is committed."""
     with connect(uri) as engine:
         engine.ensure_table("data", ["d"])
         client = PartsClient(engine)
@@ -418,7 +398,6 @@ def test_ls_tells_of_a_part_what_its_transaction_says(uri: str, run: Run) -> Non
 
 
 def test_ls_leaves_out_parts_unless_they_are_asked_for(uri: str, run: Run) -> None:
-    """Those of one data frame would be in the place of all other transactions."""
     with connect(uri) as engine:
         engine.ensure_table("data", ["d"])
         older = engine.commit([Mutation(X, "0"), Mutation(Y, "0")]).transaction.decode()
@@ -455,7 +434,6 @@ def test_ls_leaves_out_parts_unless_they_are_asked_for(uri: str, run: Run) -> No
 
 
 def test_show_says_how_many_keys_it_has_looked_at(uri: str, run: Run) -> None:
-    """A transaction may have 100,000 of them, each with values of any size."""
     with connect(uri, table="stock") as engine:
         engine.ensure_table("stock", ["d"])
         mutations = [Mutation(Key(f"{number}", "d", "x"), "1") for number in range(1_001)]
@@ -470,7 +448,6 @@ def test_show_says_how_many_keys_it_has_looked_at(uri: str, run: Run) -> None:
 
 
 def test_show_means_the_transaction_and_tells_of_its_parts(uri: str, run: Run) -> None:
-    """By any piece of its key, with which each of its parts begins as well."""
     with connect(uri) as engine:
         engine.ensure_table("data", ["d"])
         client = PartsClient(engine)

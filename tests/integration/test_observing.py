@@ -53,9 +53,6 @@ from txn.tables.kv.memory import MemoryStore
 X, Y = (Key(row, "d", "v", "data") for row in "xy")
 
 
-# ------------------------------------------------------------------------------------ metrics
-
-
 def read_metrics(uri: str) -> str:
     with urllib.request.urlopen(uri, timeout=60) as answer:
         assert answer.headers["Content-Type"].startswith("text/plain")
@@ -78,7 +75,6 @@ def commit(uri: str, count: int) -> None:
 
 
 def test_a_server_shows_what_becomes_of_its_transactions(tmp_path: Path) -> None:
-    """A client sees only its own."""
     arguments = ("--transactional", "0", "--metrics", "0")
     with served("memory://", tmp_path / "log", *arguments) as server:
         with connect(server.uris["transactional"], table="data") as engine:
@@ -99,7 +95,6 @@ def test_a_server_shows_what_becomes_of_its_transactions(tmp_path: Path) -> None
 
 
 def test_each_worker_shows_the_sums_of_all(tmp_path: Path) -> None:
-    """Whichever worker answers, and also what one had counted that has died."""
     arguments = ("--transactional", "0", "--metrics", "0", "--workers", "3")
     store = f"embedded://{tmp_path}/store?sync=off"
     with served(store, tmp_path / "log", *arguments) as server:
@@ -140,7 +135,6 @@ def test_strangers_at_the_port_of_metrics_fill_no_log(
     capsys: pytest.CaptureFixture[str],
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    """Each that was silent, or broke off, was a traceback on the error output."""
     caplog.set_level(logging.INFO)
     monkeypatch.setattr(serving._Handler, "timeout", 0.1)
     with page(hello) as port:
@@ -154,7 +148,6 @@ def test_strangers_at_the_port_of_metrics_fill_no_log(
 
 
 def test_a_request_for_metrics_has_a_limit_as_a_whole(monkeypatch: pytest.MonkeyPatch) -> None:
-    """32 clients with a byte every 8 s kept the port for ever."""
     monkeypatch.setattr(serving._Handler, "timeout", 0.3)
     with page(hello, 1) as port:
         with raw(port) as slow, suppress(ConnectionError):
@@ -169,7 +162,6 @@ def test_a_request_for_metrics_has_a_limit_as_a_whole(monkeypatch: pytest.Monkey
 def test_a_page_that_cannot_be_made_is_told_once_a_second(
     caplog: pytest.LogCaptureFixture, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """It is a mistake of somebody's, who has to know of it; and asked for as often as one likes."""
 
     def fail(environ: Any, start: Any) -> list[bytes]:
         raise ZeroDivisionError
@@ -186,7 +178,6 @@ def test_a_page_that_cannot_be_made_is_told_once_a_second(
 def test_who_asks_for_metrics_beyond_a_limit_is_turned_away(
     caplog: pytest.LogCaptureFixture,
 ) -> None:
-    """Each keeps a thread for as long as it is silent."""
     with page(hello, 2) as port:
         with raw(port) as first, raw(port) as second:
             with raw(port) as third:
@@ -205,12 +196,8 @@ def has_room(port: int) -> bool:
 
 
 def test_metrics_without_transactions_are_refused() -> None:
-    """A port that shows nothing would be taken for a server on which nothing happens."""
     with pytest.raises(InvalidRequestError, match="metrics are of transactions"):
         Hosted("memory://", {"thrift2": 0}, metrics=0)
-
-
-# -------------------------------------------------------------------------------------- spans
 
 
 @pytest.fixture
@@ -229,7 +216,6 @@ def endpoint(service: ServedInterface | None = None) -> Iterator[str]:
 
 
 def test_a_server_s_span_is_a_child_of_its_client_s(spans: Spans) -> None:
-    """One trace from who asked to who did it."""
     with endpoint() as uri, connect(uri, table="data") as engine:
         engine.ensure_table("data", ["d"])
         with spans.tracer.start_as_current_span("caller") as caller:
@@ -269,7 +255,6 @@ def test_workers_send_their_spans_before_they_end(
 
 
 def test_futures_and_many_have_each_a_child_of_their_own(spans: Spans) -> None:
-    """They go to the server in one message, of callers that know nothing of each other."""
     with endpoint() as uri, connect(uri, table="data") as engine:
         engine.ensure_table("data", ["d"])
         callers, futures = [], []
@@ -291,7 +276,6 @@ def test_futures_and_many_have_each_a_child_of_their_own(spans: Spans) -> None:
 
 
 def test_a_server_that_is_gone_is_told_as_what_did_not_happen(spans: Spans) -> None:
-    """Nothing was sent, and it is safe to send it again."""
     with endpoint() as uri:
         pass
     with unasked(uri) as engine, pytest.raises(NotApplied):
@@ -339,7 +323,6 @@ class OlderServer:
 
 
 def test_an_older_server_does_not_look_at_the_trace(spans: Spans, older: ModuleType) -> None:
-    """Clients may be newer than their server."""
     handler = OlderServer(older)
     service = ServedInterface(older.Transactional, handler)
     with endpoint(service) as uri, connect(uri, table="data") as engine:
@@ -355,7 +338,6 @@ def test_an_older_server_does_not_look_at_the_trace(spans: Spans, older: ModuleT
 
 
 def test_an_older_client_is_served_as_ever(spans: Spans, older: ModuleType) -> None:
-    """Servers may be newer than their clients, as any Thrift client is."""
     with endpoint() as uri:
         with connect(uri) as engine:
             engine.ensure_table("data", ["d"])
@@ -369,7 +351,6 @@ def test_an_older_client_is_served_as_ever(spans: Spans, older: ModuleType) -> N
 
 
 def test_a_trace_that_makes_no_sense_does_not_matter(spans: Spans) -> None:
-    """Anybody may send anything, and the commit is what counts."""
     with endpoint() as uri:
         with connect(uri) as engine:
             engine.ensure_table("data", ["d"])

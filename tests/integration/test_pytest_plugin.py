@@ -84,7 +84,6 @@ def installed(pytester: pytest.Pytester, monkeypatch: pytest.MonkeyPatch) -> pyt
 
 
 def test_each_test_gets_an_engine_on_a_store_of_its_own(installed: pytest.Pytester) -> None:
-    """What one test leaves must not be another one's surprise; the marker is known as well."""
     installed.makepyfile(ENGINE)
     installed.runpytest_subprocess("--strict-markers").assert_outcomes(passed=2)
 
@@ -101,7 +100,6 @@ def test_each_test_gets_an_engine_on_a_store_of_its_own(installed: pytest.Pytest
 def test_the_run_chooses_the_store_and_a_test_another_one(
     installed: pytest.Pytester, setting: str, arguments: list[str], store: str, files: str
 ) -> None:
-    """The option goes before the ini file, and the marker before both."""
     installed.makeini(f"[pytest]\n{setting}\n")
     installed.makepyfile(STORE)
     ran = installed.runpytest_subprocess("-rP", *arguments)
@@ -114,7 +112,6 @@ def test_the_run_chooses_the_store_and_a_test_another_one(
 def test_the_emulator_serves_clients_of_hbase_and_is_empty_for_each_test(
     installed: pytest.Pytester, arguments: list[str]
 ) -> None:
-    """Many runs, and many workers of a run, find ports of their own; no thread goes on."""
     installed.makeconftest(THREADS)
     installed.makepyfile(EMULATOR)
     ran = installed.runpytest_subprocess("-W", "error", *arguments)
@@ -123,7 +120,6 @@ def test_the_emulator_serves_clients_of_hbase_and_is_empty_for_each_test(
 
 
 def test_where_the_extra_is_missing_the_fixture_names_it(installed: pytest.Pytester) -> None:
-    """The tests that need none of it go on."""
     installed.makeconftest("import sys\nsys.modules['thriftpy2'] = None\n")
     installed.makepyfile("def test_a(hbase_emulator): ...\ndef test_b(txn_engine): ...\n")
     ran = installed.runpytest_subprocess()
@@ -136,6 +132,5 @@ def test_where_the_extra_is_missing_the_fixture_names_it(installed: pytest.Pytes
 def test_a_project_that_uses_no_fixture_imports_nothing_of_the_library(
     installed: pytest.Pytester,
 ) -> None:
-    """The plugin is there for every test run of every project in the environment."""
     installed.makepyfile(UNUSED)
     installed.runpytest_subprocess("-W", "error").assert_outcomes(passed=1)

@@ -53,12 +53,10 @@ def environments(
 
 
 def test_every_extra_has_a_trial() -> None:
-    """A new one that lacks a requirement would be found by its first user."""
     assert sorted(TRIALS) == sorted(EXTRAS), "say how to try each extra in tests/release/trials.py"
 
 
 def test_every_extra_is_named_on_a_page() -> None:
-    """Nobody installs an extra that no page names."""
     pages = [ROOT / "README.md", *sorted((ROOT / "docs").rglob("*.md"))]
     text = "\n".join(page.read_text() for page in pages)
     assert [extra for extra in EXTRAS if f"`{extra}`" not in text] == []
@@ -66,14 +64,12 @@ def test_every_extra_is_named_on_a_page() -> None:
 
 @pytest.mark.parametrize("extra", TRIED)
 def test_an_extra_is_enough_for_what_it_is_for(extra: str, environments: Environments) -> None:
-    """On a machine of ours all of them are installed, and each finds what another one brought."""
     done = environments.having(extra).run_program(TRIALS[extra].works)
     assert done.returncode == 0, done.stderr
 
 
 @pytest.mark.parametrize("extra", MISSED)
 def test_an_extra_that_is_missing_is_named(extra: str, environments: Environments) -> None:
-    """The name of a driver does not tell a newcomer what to install."""
     trial = TRIALS[extra]
     done = environments.having(trial.within).run_program(trial.missing)
     assert done.returncode != 0

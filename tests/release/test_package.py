@@ -62,7 +62,6 @@ atexit.register(lambda: print(json.dumps(sorted({name.partition(".")[0] for name
 
 
 def test_the_wheel_has_what_git_has_and_nothing_else(built: Distributions) -> None:
-    """Who installs misses a template that is not packaged; no other test does."""
     files = {name for name in read_wheel(built.wheel) if ".dist-info/" not in name}
     assert files == set(tracked_files(*PACKAGES))
     assert {f"{package}/py.typed" for package in PACKAGES} <= files
@@ -71,18 +70,15 @@ def test_the_wheel_has_what_git_has_and_nothing_else(built: Distributions) -> No
 
 
 def test_the_sdist_makes_the_wheel_that_the_checkout_makes(built: Distributions) -> None:
-    """Distributions build from the sdist, and it knows no git."""
     assert read_wheel(built.wheel) == read_wheel(built.direct)
 
 
 def test_the_sdist_is_the_whole_repository(built: Distributions) -> None:
-    """Distributions build the documentation and run the tests from it."""
     files = {name for name in list_sdist(built.sdist) if ".egg-info/" not in name}
     assert files - {"PKG-INFO", "setup.cfg"} == set(tracked_files())
 
 
 def test_the_metadata_is_what_an_index_takes(built: Distributions) -> None:
-    """It is checked on upload, when the version is already tagged."""
     metadata = Metadata.from_email(read_metadata(built.wheel), validate=True)
     assert str(metadata.version) == PROJECT["version"]
     assert not metadata.version.is_devrelease or "HBASE_TXN_TEST_DIST" not in os.environ
@@ -94,7 +90,6 @@ def test_the_metadata_is_what_an_index_takes(built: Distributions) -> None:
 
 
 def test_pythons_that_are_promised_are_the_ones_that_are_tried() -> None:
-    """The classifiers, what pip lets in, and what `make` looks for say the same."""
     minors = [
         int(line.removeprefix(PYTHON_VERSION))
         for line in PROJECT["classifiers"]
@@ -107,7 +102,6 @@ def test_pythons_that_are_promised_are_the_ones_that_are_tried() -> None:
 
 
 def test_the_changes_of_the_version_are_told() -> None:
-    """Who upgrades looks there first."""
     heads = re.findall(r"^## (.+)$", (ROOT / "CHANGELOG.md").read_text(), re.MULTILINE)
     assert heads[0] == "Unreleased"
     last, version = re.sub(r" - \d{4}-\d\d-\d\d$", "", heads[1]), Version(PROJECT["version"])
@@ -115,14 +109,12 @@ def test_the_changes_of_the_version_are_told() -> None:
 
 
 def test_the_example_runs_without_an_extra(core: Environment, tmp_path: Path) -> None:
-    """`pip install .` gives this much, says README."""
     done = core.run(core.python, "-c", EXAMPLE, HOME=str(tmp_path))
     assert (done.returncode, done.stderr) == (0, "")
     assert done.stdout.startswith("nothing was written:")
 
 
 def test_the_command_is_there_and_says_its_version(core: Environment) -> None:
-    """The script is made from an entry point, which an editable install does not try."""
     shown = core.run("txn", "--help")
     assert (shown.returncode, shown.stderr) == (0, "")
     assert "fsck" in shown.stdout
@@ -130,8 +122,6 @@ def test_the_command_is_there_and_says_its_version(core: Environment) -> None:
 
 
 def test_the_example_is_typed_for_who_installs(core: Environment, tmp_path: Path) -> None:
-    """Without py.typed, or with a name that is left without a type, `mypy --strict` complains there
-    and not here."""
     example, revealed = tmp_path / "example.py", tmp_path / "revealed.py"
     example.write_text(EXAMPLE)
     revealed.write_text(REVEALED)
@@ -144,7 +134,6 @@ def test_the_example_is_typed_for_who_installs(core: Environment, tmp_path: Path
 
 
 def test_a_wrong_call_is_seen_from_outside(core: Environment, tmp_path: Path) -> None:
-    """Else the test above would pass for a package whose types are all unknown."""
     program = tmp_path / "wrong.py"
     program.write_text("from txn import Key, Mutation\nMutation(Key('a', 'b', 'c'), 17)\n")
     done = run_mypy(core, program)
@@ -175,7 +164,6 @@ def run_mypy(core: Environment, *programs: Path) -> subprocess.CompletedProcess[
     ids=["the example", "help", "a command"],
 )
 def test_what_needs_no_extra_imports_none(program: str, tmp_path: Path) -> None:
-    """Here all are installed: an import at the wrong place costs each start of a program."""
     done = subprocess.run(
         [sys.executable, "-c", LIST_MODULES + program],
         cwd=ROOT,
@@ -208,7 +196,6 @@ def read_name(requirement: str) -> str:
 
 
 def test_a_repacked_sdist_does_not_depend_on_where_it_was_built(tmp_path: Path) -> None:
-    """Whoever builds the tag again can compare; users, times, modes and order are left out."""
     packed = []
     for number, names in enumerate((["a", "b"], ["b", "a"])):
         sdist = tmp_path / f"{number}.tar.gz"
@@ -225,7 +212,6 @@ def test_a_repacked_sdist_does_not_depend_on_where_it_was_built(tmp_path: Path) 
 
 @pytest.mark.long
 def test_two_builds_of_a_commit_have_the_same_bytes(tmp_path: Path) -> None:
-    """In other folders, at other times and with another umask."""
     found = []
     for number, mask in enumerate((0o022, 0o077)):
         out, place = tmp_path / f"out{number}", tmp_path / f"place{number}"
@@ -239,7 +225,6 @@ def test_two_builds_of_a_commit_have_the_same_bytes(tmp_path: Path) -> None:
 
 
 def test_lower_bounds_have_no_known_weakness() -> None:
-    """An environment that already has an old version keeps it, unless the bound forbids it."""
     extras = PROJECT["optional-dependencies"].values()
     lines = [*PROJECT["dependencies"], *(line for lines in extras for line in lines)]
     bounds = {read_name(line): Requirement(line).specifier for line in lines}

@@ -22,13 +22,11 @@ pytestmark = pytest.mark.fast
 
 
 def test_it_runs_what_a_change_must_pass() -> None:
-    """Else a pull request is green by other rules than those it lands by."""
     assert ".ci/run" in [step.get("run") for step in JOBS["tests"]["steps"]]
     assert (ROOT / ".ci" / "run").stat().st_mode & 0o111
 
 
 def test_its_targets_are_in_the_makefile() -> None:
-    """A target that was renamed is found here, and not after a push."""
     listed = subprocess.run(["make", "help"], cwd=ROOT, capture_output=True, text=True, check=True)
     targets = {line.split()[1] for line in listed.stdout.splitlines()}
     named = {name for program in PROGRAMS for name in re.findall(r"\bmake ([a-z]+)", program)}
@@ -37,13 +35,11 @@ def test_its_targets_are_in_the_makefile() -> None:
 
 
 def test_it_tries_each_python_that_is_promised() -> None:
-    """A classifier is a promise."""
     promised = re.findall(r":: (3\.\d+)$", "\n".join(PROJECT["classifiers"]), re.MULTILINE)
     assert JOBS["versions"]["strategy"]["matrix"]["python"] == promised
 
 
 def test_it_may_read_and_nothing_else() -> None:
-    """What a pull request brings runs with these rights, and no job asks for more."""
     assert WORKFLOW["permissions"] == {"contents": "read"}
     assert [name for name, job in JOBS.items() if "permissions" in job] == []
     kept = [step for step in STEPS if "checkout" in step.get("uses", "")]
@@ -53,7 +49,6 @@ def test_it_may_read_and_nothing_else() -> None:
 
 
 def test_its_actions_are_fixed_to_a_commit_and_say_which_version() -> None:
-    """A tag can be moved to other code. A short hash is no commit, and one of 39 digits a typo."""
     lines = [line for line in PATH.read_text().splitlines() if "uses:" in line]
     assert len(lines) == len([step for step in STEPS if "uses" in step])
     for line in lines:
@@ -61,10 +56,8 @@ def test_its_actions_are_fixed_to_a_commit_and_say_which_version() -> None:
 
 
 def test_every_job_ends_by_itself() -> None:
-    """GitHub's own limit is six hours."""
     assert all(0 < job["timeout-minutes"] <= 120 for job in JOBS.values())
 
 
 def test_github_finds_what_it_shows_to_people() -> None:
-    """It looks for these names."""
     assert {path.name for path in FOLDER.glob("*.md")} == {"CONTRIBUTING.md", "SECURITY.md"}

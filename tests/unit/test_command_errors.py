@@ -75,7 +75,6 @@ def store(tmp_path: Path, run: Run) -> str:
     ids=str,
 )
 def test_errors_are_told_without_the_marks_of_python(error: Exception, expected: str) -> None:
-    """Nobody who has a shell before them writes b'..' or Key(..)."""
     assert error_text(error) == expected
 
 
@@ -90,13 +89,11 @@ def test_errors_are_told_without_the_marks_of_python(error: Exception, expected:
     ],
 )
 def test_a_document_of_the_wrong_shape_is_a_document(text: str, reason: str) -> None:
-    """It was called none, and its reader looked for a missing bracket."""
     with pytest.raises(InvalidRequestError, match=f"^{reason}"):
         parse_request(text)
 
 
 def test_a_table_that_is_missing_is_made_by_a_command(run: Run, store: str) -> None:
-    """`ensure_table` is for programs."""
     expected = "error: no such table: create it with `txn table create` table=u key=u/r/d:x\n"
     assert run("get", "u/r/d:x", "--store", store) == (2, expected)
     document = '{"mutations": [{"put": "u/r/d:x", "value": "1"}]}'
@@ -104,7 +101,6 @@ def test_a_table_that_is_missing_is_made_by_a_command(run: Run, store: str) -> N
 
 
 def test_a_path_is_no_store_but_may_be_one(run: Run, store: str) -> None:
-    """Whoever forgets the scheme is told the whole URI."""
     path = store.removeprefix("embedded://")
     code, said = run("ls", "--store", path)
     assert (code, f"did you mean {store} " in said) == (2, True)
@@ -129,7 +125,6 @@ def test_a_path_is_no_store_but_may_be_one(run: Run, store: str) -> None:
 def test_a_bad_duration_names_its_option(
     run: Run, store: str, command: tuple[str, ...], option: str
 ) -> None:
-    """There may be several of them."""
     code, said = run(*command, "--store", store, option, "soon")
     assert code == 2
     assert f"Invalid value for '{option}': a duration is a number and" in said
@@ -137,12 +132,10 @@ def test_a_bad_duration_names_its_option(
 
 @pytest.mark.parametrize("said", COMMANDS)
 def test_the_library_says_what_commands_translate(said: str) -> None:
-    """Where its words change, a shell would be told of functions again."""
     sources = (path.read_text() for path in Path(txn.__file__).parent.rglob("*.py"))
     assert any(said in re.sub(r'"\s*\n\s*"', "", source) for source in sources)
 
 
 def test_a_wrong_transaction_table_of_a_server_names_the_option(run: Run) -> None:
-    """It has its own, which `connect` calls otherwise."""
     code, said = run("get", "t/r/d:x", "--store", "txn://127.0.0.1:1", "--transactions", "x")
     assert (code, "own --transactions" in said) == (2, True)

@@ -29,7 +29,6 @@ COMMANDS = dict(list_commands(ROOT))
 
 @pytest.mark.parametrize("name", COMMANDS)
 def test_the_example_of_a_command_parses(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    """It is copied, and its options must be there."""
     monkeypatch.setenv("TXN_STORE", "embedded:///nowhere")
     monkeypatch.setenv("TXN_LOCKS", "embedded:///nowhere")
     label, _, example = COMMANDS[name].epilog.partition(" ")
@@ -40,7 +39,6 @@ def test_the_example_of_a_command_parses(name: str, monkeypatch: pytest.MonkeyPa
 
 @pytest.mark.parametrize("name", COMMANDS)
 def test_help_has_no_line_breaks_of_the_source(name: str) -> None:
-    """The terminal breaks lines where it ends."""
     paragraphs = COMMANDS[name].help.split("\n\n")
     assert all(paragraph and "\n" not in paragraph for paragraph in paragraphs)
 
@@ -50,7 +48,6 @@ def test_help_has_no_line_breaks_of_the_source(name: str) -> None:
 def test_help_cuts_nothing_in_a_narrow_terminal(
     name: str, columns: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Half the name of an option is of no use."""
     monkeypatch.setenv("COLUMNS", str(columns))
     words = [*name.split(), "--help"]
     text = CliRunner().invoke(app, words, terminal_width=columns).output
@@ -62,13 +59,11 @@ def test_help_cuts_nothing_in_a_narrow_terminal(
 
 @pytest.mark.parametrize("name", COMMANDS)
 def test_every_option_and_argument_is_explained(name: str) -> None:
-    """A name alone says too little. With typer 0.27 it was `--PORT`, as is its metavar."""
     assert [each.name for each in COMMANDS[name].params if not each.help] == []
     assert [opt for each in COMMANDS[name].params for opt in each.opts if not opt.islower()] == []
 
 
 def test_an_option_has_one_variable_and_a_variable_one_option() -> None:
-    """What is set for one command is found by all others."""
     pairs = {
         (option.envvar, *option.opts)
         for command in COMMANDS.values()

@@ -44,7 +44,6 @@ def complete(
 def test_values_of_the_store_are_completed(
     complete: Complete, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """A row key has 63 letters, and nobody knows the tables by heart."""
     uri = f"memory://{uuid.uuid4().hex}"
     monkeypatch.setenv("TXN_STORE", uri)
     monkeypatch.setenv("TXN_LOCKS", uri)
@@ -67,7 +66,6 @@ def test_values_of_the_store_are_completed(
 def test_a_store_that_is_absent_or_silent_completes_nothing(
     complete: Complete, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """A shell waits for it."""
     monkeypatch.setattr(completion, "PATIENCE_S", 0.3)
     clock = SystemClock()
     with socket.create_server(("127.0.0.1", 0)) as silent:

@@ -21,12 +21,10 @@ pytestmark = pytest.mark.fast
     ("value", "top"), [(0, 1), (1, 1), (1.1, 2), (3, 5), (7, 10), (101, 200), (5_000, 5_000)]
 )
 def test_a_scale_ends_with_a_round_number(value: float, top: float) -> None:
-    """That a person reads values between the lines."""
     assert round_up(value) == top
 
 
 def test_bars_stand_on_each_other_and_within_the_picture() -> None:
-    """The height of a column is the sum of its values."""
     bars, lines = draw_bars([(1, 1, 0), (0, 0, 0), (0, 0, 1)], ("good", "bad", "warn"), width=30)
     assert [(bar.x, bar.y, bar.height, bar.tone) for bar in bars] == [
         (0, BARS_HEIGHT / 2, BARS_HEIGHT / 2, "good"),
@@ -56,7 +54,6 @@ def explain_stopped(world: World, status: Status) -> Explanation:
 def test_a_finished_transaction_is_a_closed_line(
     protocol: ProtocolName, names: Sequence[str]
 ) -> None:
-    """Each status stands where the work before it ends, and nothing goes on."""
     world = World(protocol=protocol)
     done = world.engine.commit([Mutation(X, b"1"), Mutation(Y, b"1")])
     found = explain(world.engine.context, done.transaction)
@@ -71,8 +68,6 @@ def test_a_finished_transaction_is_a_closed_line(
 
 
 def test_what_is_unfinished_goes_on_until_now() -> None:
-    """How long it stands is seen by the length of the last segment, and the short ones are seen as
-    well."""
     world = World()
     found = explain_stopped(world, Status.LOCKED)
     drawn = draw_timeline(found, found.statuses[-1].since + 3_600_000)
@@ -84,7 +79,6 @@ def test_what_is_unfinished_goes_on_until_now() -> None:
 
 
 def test_a_row_without_a_status_has_no_line() -> None:
-    """What is left of a row that was deleted."""
     world = World()
     found = explain_stopped(world, Status.WRITTEN)
     assert draw_timeline(replace(found, statuses=()), 0) is None

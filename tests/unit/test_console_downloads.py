@@ -44,7 +44,6 @@ def read_csv(found: Download) -> list[list[str]]:
 
 
 def test_a_download_has_each_transaction_once() -> None:
-    """More than a page of them, in the order of the page."""
     rows = put_many(2 * COUNT + 1)
     document = read_json(read(rows))
     names = [each["transaction"] for each in document.pop("transactions")]
@@ -59,7 +58,6 @@ def test_a_download_has_each_transaction_once() -> None:
 
 
 def test_a_download_reads_on_where_a_page_of_reading_ends() -> None:
-    """What is searched for may lie behind more rows than a page reads."""
     rows = Rows()
     needle = put_needle(rows)
     document = read_json(read(rows, Query(key=X)))
@@ -68,7 +66,6 @@ def test_a_download_reads_on_where_a_page_of_reading_ends() -> None:
 
 
 def test_without_results_it_is_a_whole_document() -> None:
-    """An empty list, and an empty table."""
     assert read_json(read(Rows()))["transactions"] == []
     assert read_csv(read(Rows())) == [list(COLUMNS)]
 
@@ -80,7 +77,6 @@ def test_without_results_it_is_a_whole_document() -> None:
 def test_a_download_that_reaches_a_limit_says_so(
     limit: str, value: int, stop: Stop, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """And where the rest begins."""
     monkeypatch.setattr(search, limit, value)
     rows = put_many(COUNT + 7)
     document = read_json(read(rows))
@@ -102,7 +98,6 @@ def test_a_search_by_age_stops_where_its_page_does() -> None:
 
 
 def test_a_store_that_fails_on_the_way_leaves_no_half_file() -> None:
-    """What was read is kept, and the end says why there is no more."""
     (page,) = make(put_many(1)).read_pages(Query(), None)
 
     def fail() -> Iterator[SearchPage]:
@@ -117,24 +112,20 @@ def test_a_store_that_fails_on_the_way_leaves_no_half_file() -> None:
 
 @pytest.mark.parametrize("text", ["=1+1", "+1", "-1", "@SUM(A1)", "\uff1d1", "\uff0b1"])
 def test_a_cell_is_no_formula(text: str) -> None:
-    """Labels and keys are anybody's bytes."""
     assert make_harmless(text) == f"'{text}"
 
 
 @pytest.mark.parametrize("letter", ["\t", "\r", "\n", "\x07", "\x1b", "\u202e"])
 def test_a_cell_has_no_letter_that_is_obeyed(letter: str) -> None:
-    """A formula may hide behind one, and a terminal may be what shows the file."""
     assert make_harmless(f"{letter}=1").endswith("=1")
     assert make_harmless(f"{letter}=1").startswith("\\x")
 
 
 @pytest.mark.parametrize(("cell", "text"), [("", ""), (None, ""), (7, "7"), ("a=b", "a=b")])
 def test_other_cells_stay_as_they_are(cell: object, text: str) -> None:
-    """A program reads them."""
     assert make_harmless(cell) == text
 
 
 def test_labels_are_harmless_too() -> None:
-    """Their first name is what the cell begins with; a line break would begin a new one."""
     line = dict(zip(COLUMNS, read_csv(read(put_many(1)))[1], strict=True))
     assert line["labels"] == r"'=job=a\x0a,b"

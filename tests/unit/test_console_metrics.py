@@ -62,7 +62,6 @@ def tell(conflicts: int, helped: int) -> str:
 
 
 def test_what_servers_count_is_told_from_the_first_look_on(address: str, page: Page) -> None:
-    """Counters are of the server's whole life; what a person wants to know is of now."""
     clock = ManualClock()
     servers = ServerMetrics([address], clock)
     for conflicts, helped in ((100, 3), (105, 3), (106, 4)):
@@ -86,7 +85,6 @@ def list_phase(phase: str, *numbers: int) -> str:
 
 
 def test_how_long_phases_took_is_told_from_the_first_look_on(address: str, page: Page) -> None:
-    """Whatever became of a batch; phases without one are left out."""
     clock = ManualClock()
     servers = ServerMetrics([address], clock)
     quiet = list_phase("clean", 1, 1, 1)
@@ -103,13 +101,11 @@ def test_how_long_phases_took_is_told_from_the_first_look_on(address: str, page:
 
 
 def test_a_time_lies_within_its_bucket() -> None:
-    """Evenly, as Prometheus assumes as well."""
     found = read_histogram("put", {0.001: 50, 0.01: 100, math.inf: 100})
     assert found == Latency("put", 100, 1.0, pytest.approx(9.1), pytest.approx(9.82))
 
 
 def test_a_server_that_began_again_has_counted_from_zero(address: str, page: Page) -> None:
-    """A counter that falls is no conflict that went away."""
     clock = ManualClock()
     servers = ServerMetrics([address], clock)
     for conflicts in (100, 2):
@@ -136,7 +132,6 @@ def test_a_phase_of_a_restarted_server_may_have_no_total(address: str, page: Pag
 
 
 def test_a_server_is_not_asked_at_each_look(address: str, page: Page) -> None:
-    """Looks come every second; so many requests would only disturb."""
     clock = ManualClock()
     servers = ServerMetrics([address], clock)
     page.append(tell(1, 0))
@@ -158,7 +153,6 @@ def test_a_server_is_not_asked_at_each_look(address: str, page: Page) -> None:
     ],
 )
 def test_a_server_that_tells_nonsense_is_named(text: str, address: str, page: Page) -> None:
-    """The page is shown all the same."""
     page.append(text)
     servers = ServerMetrics([address], ManualClock())
     servers.refresh()
@@ -208,7 +202,6 @@ def drip(connection: socket.socket, words: bytes) -> None:
 def test_a_server_that_answers_anything_else_keeps_no_other_from_being_asked(
     words: bytes, why: str, address: str, page: Page
 ) -> None:
-    """An address may be anybody's, such as that of a server which is none of HTTP."""
     page.append(tell(1, 0))
     with answering(lambda connection: connection.sendall(words)) as other:
         servers = ServerMetrics([other, address], ManualClock())
@@ -221,7 +214,6 @@ def test_a_server_that_answers_anything_else_keeps_no_other_from_being_asked(
 
 
 def test_a_server_that_answers_slowly_is_not_waited_for(monkeypatch: pytest.MonkeyPatch) -> None:
-    """A byte a second is an answer to each wait, and never one to the question."""
     monkeypatch.setattr(metrics_module, "TIMEOUT_S", 0.3)
 
     def answer(connection: socket.socket) -> None:
@@ -239,7 +231,6 @@ def test_a_server_that_answers_slowly_is_not_waited_for(monkeypatch: pytest.Monk
 
 
 def test_a_server_that_does_not_answer_is_named() -> None:
-    """Port 1 is nobody's."""
     servers = ServerMetrics(["http://127.0.0.1:1/metrics"], ManualClock())
     servers.refresh()
     counts = servers.read()
@@ -248,11 +239,9 @@ def test_a_server_that_does_not_answer_is_named() -> None:
 
 
 def test_no_server_tells_nothing() -> None:
-    """Then the page has no such part."""
     assert ServerMetrics([], ManualClock()).read() is None
 
 
 def test_an_address_that_is_none_is_refused() -> None:
-    """Such as a file, which would be read."""
     with pytest.raises(InvalidRequestError, match=r"file:///etc/passwd"):
         ServerMetrics(["file:///etc/passwd"], ManualClock())

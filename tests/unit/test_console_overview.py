@@ -25,7 +25,6 @@ from txn.protocol.statuses import Status
     ("beyond_ms", "words"), [(0, "alive: within its lock TTL"), (1, "dead: lock TTL expired")]
 )
 def test_an_owner_is_late_once_its_lease_has_expired(beyond_ms: int, words: str) -> None:
-    """From then on whoever needs the keys ends the transaction: a person sees who holds them up."""
     world = World()
     stopped_at(world, Status.LOCKED)
     row = world.rows()[-1]
@@ -40,7 +39,6 @@ def test_an_owner_is_late_once_its_lease_has_expired(beyond_ms: int, words: str)
 
 @pytest.mark.parametrize(("number", "text"), [(0, "0"), (68_731, "68,731"), (12.34, "12.3")])
 def test_a_lower_bound_says_so(number: float, text: str) -> None:
-    """While a busy minute is counted."""
     assert name_number(number) == text
     assert name_number(number, is_least=True) == f"at least {text}"
 
@@ -56,13 +54,11 @@ def test_a_lower_bound_says_so(number: float, text: str) -> None:
     ],
 )
 def test_a_latency_has_the_digits_that_are_known(duration_ms: float, text: str) -> None:
-    """Rows have whole milliseconds, and a histogram ends with its last bound."""
     assert latency_text(duration_ms) == text
 
 
 @pytest.mark.parametrize("is_whole", [True, False])
 def test_a_lower_bound_never_says_none(is_whole: bool) -> None:
-    """What was not found yet may be in the rest."""
     minute = Minute(0, 0, None if is_whole else b"x", 70_000, Counter(committed=70_000))
     hour = Hour(60_000, [minute] * 60)
     facts = {
@@ -80,19 +76,16 @@ def test_a_lower_bound_never_says_none(is_whole: bool) -> None:
     ("precise", "shown"), [(False, "1970-01-01 00:00:01"), (True, "1970-01-01 00:00:01.234Z")]
 )
 def test_a_time_is_an_element_that_a_script_reads(precise: bool, shown: str) -> None:
-    """To the millisecond, whatever is shown of it."""
     tag = time_tag(1_234, precise=precise)
     assert tag.startswith('<time datetime="1970-01-01T00:00:01.234Z"')
     assert tag.endswith(f">{shown}</time>")
 
 
 def test_a_time_that_no_year_can_hold_is_a_number() -> None:
-    """As a version may be that a program chose."""
     assert time_tag(10**18) == f"{10**18}"
 
 
 def test_each_cell_of_a_row_gets_its_heading() -> None:
-    """Rows begin anew, and names are escaped."""
     rows = '<tr class="x"><th scope="row">a</th><td>&lt;td</td></tr><tr><th>b</th><td></td></tr>'
     labelled = label_cells(rows, ["Name", "#<b>"])
     cells = '<th role="rowheader" data-label="Name"', '<td role="cell" data-label="&lt;b&gt;"'

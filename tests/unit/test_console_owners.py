@@ -47,7 +47,6 @@ def beat(rows: Rows, row_key: bytes, at_ms: int) -> None:
 
 
 def test_what_dead_clients_left_is_counted_by_kind() -> None:
-    """An owner is dead once a check would say so: the banner leads to one."""
     rows = Rows()
     kinds = {Status.LOCKED: 3, Status.PUT: 2, Status.ABORTING: 1}
     for status, number in kinds.items():
@@ -62,7 +61,6 @@ def test_what_dead_clients_left_is_counted_by_kind() -> None:
 
 
 def test_a_heartbeat_is_a_sign_of_life() -> None:
-    """Also of the parts of a transaction, whose heartbeats are in its row."""
     rows = Rows()
     whole = new_row_key(NOW_MS, 1)
     rows.put([whole, new_row_key(NOW_MS, 2)], Status.WRITTEN, at_ms=NOW_MS)
@@ -74,7 +72,6 @@ def test_a_heartbeat_is_a_sign_of_life() -> None:
 
 
 def test_a_heartbeat_of_a_fast_clock_is_no_sign_of_life() -> None:
-    """A client writes its time; `fsck` does not believe one in the future either."""
     rows = Rows()
     (row_key,) = rows.put([new_row_key(NOW_MS, 1)], Status.WRITTEN, at_ms=NOW_MS)
     beat(rows, row_key, NOW_MS + 3_600_000)
@@ -97,7 +94,6 @@ def test_an_old_count_does_not_make_the_living_dead() -> None:
 
 
 def test_each_owner_has_its_own_lock_ttl() -> None:
-    """A request of a patient client is no alarm, nor a part of it by one that is less so."""
     rows = Rows()
     (row_key,) = rows.put([new_row_key(NOW_MS, 1)], Status.WRITTEN, at_ms=NOW_MS)
     rows.put([child_key(row_key, 0, 0)], Status.PART, at_ms=NOW_MS)
@@ -110,7 +106,6 @@ def test_each_owner_has_its_own_lock_ttl() -> None:
 
 
 def test_what_is_read_of_requests_is_bounded_and_kept() -> None:
-    """The rest is judged by the usual TTL until it is read; nothing is read twice."""
     rows = Rows()
     many = 2 * LIMITS.rows + 50
     rows.put([new_row_key(NOW_MS, at) for at in range(many)], Status.LOCKED, at_ms=NOW_MS)
@@ -131,7 +126,6 @@ def test_what_is_read_of_requests_is_bounded_and_kept() -> None:
 
 
 def test_a_number_that_may_be_wrong_says_so() -> None:
-    """Requests that do not decode tell no TTL, and more than 20,000 are not known one by one."""
     rows = Rows()
     (row_key,) = rows.put([new_row_key(NOW_MS, 1)], Status.WRITTEN, at_ms=NOW_MS)
     rows.store.write([Edit(column(TXN, row_key, b"buffer"), b"junk", NOW_MS + 1)])
@@ -149,9 +143,6 @@ def test_a_number_that_may_be_wrong_says_so() -> None:
     owners.refresh(Unfinished(0, 0, heads=[], is_complete=False))
     assert owners.left is not None
     assert owners.left.is_estimate
-
-
-# ---------------------------------------------------------------------- who waits for whom
 
 
 class Locked(Rows):
@@ -175,7 +166,6 @@ class Locked(Rows):
 
 
 def test_a_transaction_waits_for_the_first_lock_that_another_holds() -> None:
-    """It takes its locks in the order of keys, so that it waits for one at a time."""
     rows = Locked()
     holder = rows.begin(1, A, holds=1, status=Status.LOCKED)
     middle = rows.begin(2, B, A, holds=1)
@@ -195,7 +185,6 @@ def test_a_transaction_waits_for_the_first_lock_that_another_holds() -> None:
 
 
 def test_those_who_wait_for_a_dead_client_are_seen() -> None:
-    """And the dead wait for nobody."""
     rows = Locked()
     dead = rows.begin(1, A, B, holds=1)
     rows.begin(2, B, holds=1, status=Status.LOCKED)
@@ -208,7 +197,6 @@ def test_those_who_wait_for_a_dead_client_are_seen() -> None:
 
 
 def test_one_that_has_its_locks_by_now_waits_no_more() -> None:
-    """What the count knows of it is older than the locks."""
     rows = Locked()
     rows.begin(1, A, holds=1, status=Status.LOCKED)
     waiter = rows.begin(2, A)
@@ -223,7 +211,6 @@ def test_one_that_has_its_locks_by_now_waits_no_more() -> None:
 
 
 def test_a_holder_without_a_row_and_a_table_that_is_gone_are_no_obstacle() -> None:
-    """A lock may be left behind by a row that was deleted; and a table may be dropped."""
     rows = Locked()
     gone = new_row_key(NOW_MS, 9)
     rows.store.write([Edit(A.lock, gone, NOW_MS), Edit(B.lock, b"no lock", NOW_MS)])
@@ -236,7 +223,6 @@ def test_a_holder_without_a_row_and_a_table_that_is_gone_are_no_obstacle() -> No
 
 
 def test_row_family_locks_are_waited_for_as_well() -> None:
-    """In a fenced database a lock covers a row and family."""
     rows = Locked()
     rows.context = replace(rows.context, rules=FENCED)
     holder, waiter = rows.begin(1, A, status=Status.ASSERTED), rows.begin(2, A)
@@ -246,7 +232,6 @@ def test_row_family_locks_are_waited_for_as_well() -> None:
 
 
 def test_how_many_locks_are_read_is_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
-    """However many transactions wait, and however many keys they have."""
     monkeypatch.setattr("recovery.console.owners.MOST_WAITERS", 2)
     rows = Locked()
     many = [Key(f"{at:03}", "d", "x", b"data") for at in range(3 * KEYS_OF_WAITER)]

@@ -32,7 +32,6 @@ def fill(rows: Rows, number: int) -> None:
 
 @pytest.mark.parametrize("tables", [(), (DATA,), (TXN, DATA)])
 def test_progress_grows_with_what_is_read(tables: tuple[bytes, ...]) -> None:
-    """In both tables, and in the order in which a check reads them."""
     rows = Rows()
     fill(rows, 400)
     progress = CheckProgress(rows.context, tables)
@@ -54,7 +53,6 @@ def test_progress_grows_with_what_is_read(tables: tuple[bytes, ...]) -> None:
 
 
 def test_an_empty_table_is_done_at_once() -> None:
-    """There is nothing to estimate from."""
     rows = Rows()
     assert find_bounds(rows.context, TXN) == [b"", b""]
     progress = CheckProgress(rows.context, ())
@@ -63,8 +61,6 @@ def test_an_empty_table_is_done_at_once() -> None:
 
 
 def test_bounds_divide_the_rows(monkeypatch: pytest.MonkeyPatch) -> None:
-    """As the store divides them; without an answer there is one part, from the first row to the
-    last."""
     rows = Rows()
     fill(rows, 2_000)
     bounds = find_bounds(rows.context, DATA)
@@ -80,5 +76,4 @@ def test_bounds_divide_the_rows(monkeypatch: pytest.MonkeyPatch) -> None:
     [(b"", 0.0), (b"b0", 0.0), (b"b2", 0.5), (b"b4", 1.0), (b"c", 2.0), (b"d", 2.0)],
 )
 def test_a_position_lies_between_the_bounds(row: bytes, position: float) -> None:
-    """By the bytes of the keys, and within them whatever the row is."""
     assert find_position([b"b0", b"b4", b"c"], row) == position

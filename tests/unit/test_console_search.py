@@ -59,7 +59,6 @@ def put_needle(rows: Rows, number: int = 2_000) -> bytes:
 
 
 def test_a_search_continues_until_it_has_found_what_is_far_back() -> None:
-    """A page reads a hundred rows; the rest is read while a person watches."""
     rows = Rows()
     needle = put_needle(rows)
     searches = make(rows)
@@ -73,7 +72,6 @@ def test_a_search_continues_until_it_has_found_what_is_far_back() -> None:
 
 
 def test_a_full_page_is_not_continued() -> None:
-    """The next one is a click away."""
     rows = Rows()
     rows.put([new_row_key(NOW_MS - at, at) for at in range(2_000)])
     search = make(rows).find(Query(), None, again=True)
@@ -83,8 +81,6 @@ def test_a_full_page_is_not_continued() -> None:
 
 @pytest.mark.parametrize("again", [False, True])
 def test_a_search_says_how_far_it_has_come(again: bool) -> None:
-    """In rows, and as a part of the time that is left; a page that is loaded again continues it, as
-    an update does."""
     rows = Rows()
     put_needle(rows)
     searches = make(rows)
@@ -98,7 +94,6 @@ def test_a_search_says_how_far_it_has_come(again: bool) -> None:
 
 
 def test_each_update_reads_within_the_limits() -> None:
-    """A table of 100 million rows is not read for nobody."""
     rows = Rows()
     put_needle(rows)
     store = Fetching(rows.store)
@@ -126,7 +121,6 @@ class Waiting(Fetching):
 
 
 def test_few_searches_continue_at_once() -> None:
-    """Open pages wait for each other, so that clients of the store do not wait for them."""
     rows = Rows()
     put_needle(rows)
     store = Waiting(rows)
@@ -150,7 +144,6 @@ def test_few_searches_continue_at_once() -> None:
 
 
 def test_two_pages_of_one_search_share_it() -> None:
-    """Each row is read once, whoever asks."""
     rows = Rows()
     needle = put_needle(rows)
     searches = make(rows)
@@ -163,7 +156,6 @@ def test_two_pages_of_one_search_share_it() -> None:
 
 
 def test_an_update_does_not_wait_for_another_of_the_same_search() -> None:
-    """Many tabs of a slow search would otherwise hold all threads of the console."""
     rows, query = Rows(), Query(key=X)
     put_needle(rows)
     searches = make(rows)
@@ -174,7 +166,6 @@ def test_an_update_does_not_wait_for_another_of_the_same_search() -> None:
 
 
 def test_few_searches_are_kept() -> None:
-    """The oldest one gives way, and begins anew if its page is still open."""
     rows = Rows()
     put_needle(rows)
     searches = make(rows)
@@ -185,7 +176,6 @@ def test_few_searches_are_kept() -> None:
 
 
 def test_an_error_of_the_store_is_raised_and_the_search_continues_after_it() -> None:
-    """What was found until then is kept."""
     rows = Rows()
     needle = put_needle(rows)
 
@@ -210,9 +200,6 @@ def test_an_error_of_the_store_is_raised_and_the_search_continues_after_it() -> 
     assert list_found(finish(searches, Query(key=X))) == [needle]
 
 
-# ---------------------------------------------------------------------- what is known already
-
-
 def put_locked(rows: Rows, number: int = 120) -> list[bytes]:
     """Put transactions that are locked behind so many finished ones that no page comes to them."""
     rows.put([new_row_key(NOW_MS - at, at) for at in range(1_000)])
@@ -221,7 +208,6 @@ def put_locked(rows: Rows, number: int = 120) -> list[bytes]:
 
 
 def test_what_is_known_to_be_unfinished_is_shown_at_once() -> None:
-    """A page reads what is new by itself, and takes the rest from the last scan of the table."""
     rows = Rows()
     locked = put_locked(rows)
     unfinished = scan_all(UnfinishedScan(rows.context))
@@ -239,7 +225,6 @@ def test_what_is_known_to_be_unfinished_is_shown_at_once() -> None:
 
 
 def test_what_is_known_is_searched_by_its_other_facts() -> None:
-    """A status with a key finds those that name it."""
     rows = Rows()
     put_locked(rows)
     unfinished = scan_all(UnfinishedScan(rows.context))
@@ -250,7 +235,6 @@ def test_what_is_known_is_searched_by_its_other_facts() -> None:
 
 
 def test_what_is_known_so_far_is_shown_while_the_search_goes_on() -> None:
-    """The first scan of a large table takes its time."""
     rows = Rows()
     locked = put_locked(rows, 10)
     unfinished = replace(scan_all(UnfinishedScan(rows.context)), is_complete=False)
@@ -265,7 +249,6 @@ def test_what_is_known_so_far_is_shown_while_the_search_goes_on() -> None:
 
 @pytest.mark.parametrize("statuses", [{Status.LOCKED, Status.COMPLETE}, {None}, None])
 def test_what_may_be_finished_is_not_known(statuses: Any) -> None:
-    """The scan for the unfinished has not seen it."""
     query = Query(statuses=None if statuses is None else frozenset(statuses))
     assert not query.is_for_unfinished
     assert LOCKED.is_for_unfinished

@@ -57,7 +57,6 @@ def put_reason(rows: Rows, row_keys: list[bytes], reason: str) -> None:
 
 @pytest.mark.parametrize("prefixes", [[b""], [b"00.", b"01.", b"02."]])
 def test_a_minute_of_few_rows_is_counted(prefixes: list[bytes]) -> None:
-    """Nothing is estimated where all is read."""
     rows = Rows()
     began = THIS - PAST
     keys = [prefix + new_row_key(began + at, at) for at in range(10) for prefix in prefixes]
@@ -102,7 +101,6 @@ def test_a_burst_is_counted(prefixes: list[bytes], number: int) -> None:
 
 
 def test_a_count_that_is_under_way_is_a_lower_bound() -> None:
-    """It says so, never falls, and ends at the right number; a new count does not hide the last."""
     rows = Rows()
     rows.put([new_row_key(THIS + at, at) for at in range(1_000)])
     rows.put([new_row_key(THIS + 1_000, at) for at in range(6_000)])
@@ -113,7 +111,6 @@ def test_a_count_that_is_under_way_is_a_lower_bound() -> None:
 
 
 def test_the_cost_of_a_refresh_is_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
-    """In rows by its steps, of which there are those of the last minutes and one more at least."""
     monkeypatch.setattr(statistics, "STEP_ROWS", 50)
     rows, rng = Rows(), Random(3)
     rows.put([new_row_key(THIS - at * 500, rng.getrandbits(128)) for at in range(7_200)])
@@ -127,7 +124,6 @@ def test_the_cost_of_a_refresh_is_bounded(monkeypatch: pytest.MonkeyPatch) -> No
 
 
 def test_the_hottest_keys_are_named(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Of what was read wholly, which is bounded in rows and bytes."""
     rows = Rows()
     hot, cold = Key("hot", "d", "x", "data"), Key("cold", "d", "x", "data")
     for at in range(30):
@@ -150,7 +146,6 @@ def test_the_hottest_keys_are_named(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def test_rows_of_the_library_itself_are_not_named() -> None:
-    """Somebody asks for locks or uses tokens all the time: that is no news of a program's keys."""
     rows = Rows()
     shown = [Key("shop", "d", "x", "data"), Key("shop", "d", "x", "locks")]
     own = [Key("shop", family, "queue", "locks") for family in ("o", "s")]
@@ -170,7 +165,6 @@ def put_times(rows: Rows, row_key: bytes, times: Mapping[Status, int]) -> None:
 
 
 def test_the_time_of_each_phase_is_that_between_statuses() -> None:
-    """Of those that committed; by the times in their rows, which are the server's."""
     rows = Rows()
     for at in range(1, 101):
         now_ms = NOW_MS + 1
@@ -199,12 +193,10 @@ def test_the_time_of_each_phase_is_that_between_statuses() -> None:
 def test_percentiles_of_few_times_are_among_them(
     times: list[int], found: tuple[int, int, int]
 ) -> None:
-    """Nothing is made up between two of them."""
     assert measure_latency("put", times) == Latency("put", len(times), *found)
 
 
 def test_a_request_that_does_not_decode_is_passed_over() -> None:
-    """What has become of its transaction counts all the same."""
     rows = Rows()
     (row_key,) = rows.put([new_row_key(THIS - PAST, 1)])
     rows.store.write([Edit(column(TXN, row_key, b"buffer"), b"junk", NOW_MS + 1)])
@@ -213,7 +205,6 @@ def test_a_request_that_does_not_decode_is_passed_over() -> None:
 
 
 def test_rows_of_parts_are_not_counted() -> None:
-    """A transaction in parts is one."""
     rows = Rows()
     whole = new_row_key(THIS - PAST, 1)
     rows.put([whole])
@@ -239,7 +230,6 @@ class Lasting(Fetching):
 
 
 def test_a_refresh_goes_on_where_it_stopped() -> None:
-    """The newest first; the last three each time, and the others once."""
     rows = Rows()
     rows.put([new_row_key(THIS, 1)])
     store = Lasting(rows)
@@ -260,7 +250,6 @@ def test_a_refresh_goes_on_where_it_stopped() -> None:
 
 
 def test_a_minute_is_kept_once_it_has_settled() -> None:
-    """What was begun in it may end a while later; so it is sampled again until then."""
     rows = Rows()
     began = THIS
     (row_key,) = rows.put([new_row_key(began, 1)], Status.LOCKED)
@@ -279,7 +268,6 @@ def test_a_minute_is_kept_once_it_has_settled() -> None:
 
 
 def test_an_empty_table_had_a_quiet_hour() -> None:
-    """Nothing is missing then."""
     hour = sample_all(Rows())
     assert (hour.missing, count_whole(hour), len(hour.minutes)) == (0, 0, MINUTES)
     assert {each.started for each in hour.minutes} == {0}
@@ -312,19 +300,16 @@ def test_an_empty_table_had_a_quiet_hour() -> None:
     ],
 )
 def test_a_reason_tells_of_a_conflict(error: AbortedError, words: str, table: bytes | None) -> None:
-    """Another transaction was in the way; where a version has changed one was, as well."""
     assert read_reason(reason_text(error)) == Reason(words, table)
 
 
 def test_a_reason_that_somebody_else_wrote_is_taken_as_it_is() -> None:
-    """It is only told."""
     assert read_reason("") == Reason("", None)
     assert read_reason(r"key is locked: key a\q/b") == Reason("key is locked", b"")
     assert read_reason("z" * 500) == Reason("z" * 80, None)
 
 
 def test_real_aborts_are_counted() -> None:
-    """As the library writes them, and not only as these tests do."""
     world = World()
     world.engine.commit([Mutation(X, b"1")])
     with pytest.raises(AssertionFailedError):

@@ -27,7 +27,6 @@ def scan_all(scan: UnfinishedScan, ms: int = 1_000) -> Unfinished:
 
 
 def test_the_unfinished_are_counted_and_the_oldest_are_kept() -> None:
-    """In all buckets, whenever they were begun."""
     rows = Rows()
     rows.put([new_row_key(NOW_MS - at, at) for at in range(500)])
     old = rows.put([b"01." + new_row_key(NOW_MS - 10**9, 1)], Status.LOCKED, at_ms=5)
@@ -48,7 +47,6 @@ def test_the_unfinished_are_counted_and_the_oldest_are_kept() -> None:
 
 
 def test_only_the_oldest_and_the_first_are_kept(monkeypatch: pytest.MonkeyPatch) -> None:
-    """However many there are; they are all counted."""
     monkeypatch.setattr("recovery.console.search.MAX_HEADS", 70)
     rows = Rows()
     for at in range(100):
@@ -59,7 +57,6 @@ def test_only_the_oldest_and_the_first_are_kept(monkeypatch: pytest.MonkeyPatch)
 
 
 def test_those_with_a_status_are_listed_newest_first() -> None:
-    """Of all buckets, before a position, as a page of the search is."""
     rows = Rows()
     keys = [b"%02d." % (at % 3) + new_row_key(NOW_MS - at, at) for at in range(9)]
     rows.put(keys, Status.LOCKED)
@@ -71,7 +68,6 @@ def test_those_with_a_status_are_listed_newest_first() -> None:
 
 
 def test_a_round_begins_anew() -> None:
-    """What has finished meanwhile is gone from the next one."""
     rows = Rows()
     (row_key,) = rows.put([new_row_key(NOW_MS, 1)], Status.LOCKED)
     scan = UnfinishedScan(rows.context)
@@ -84,7 +80,6 @@ def test_a_round_begins_anew() -> None:
 
 
 def test_what_is_finished_is_not_sent() -> None:
-    """However many there are: a store sends what it does not leave out."""
     rows = Rows()
     rows.put([new_row_key(NOW_MS - 100 * at, at) for at in range(20_000)])
     rows.put([new_row_key(NOW_MS - 100_000, 77_777)], Status.PUT)
@@ -113,7 +108,6 @@ class Pondering(Fetching):
 
 
 def test_a_step_takes_about_the_time_that_it_is_given() -> None:
-    """It goes on where it stopped; gaps are leapt over."""
     rows, rng = Rows(), Random(1)
     for far in (0, 10**7, 10**10):
         keys = [new_row_key(NOW_MS - far - 10 * at, rng.getrandbits(99)) for at in range(3_000)]
@@ -136,7 +130,6 @@ def test_a_step_takes_about_the_time_that_it_is_given() -> None:
 
 
 def test_a_step_that_fails_leaves_no_round_that_seems_whole() -> None:
-    """What it had not looked at would be missing, and what it had, counted twice."""
     rows = Rows()
     rows.put([new_row_key(NOW_MS - at, at) for at in range(5)], Status.LOCKED)
     faulty = FaultyStore(rows.store, lambda call: Fault())
@@ -157,7 +150,6 @@ def test_a_step_that_fails_leaves_no_round_that_seems_whole() -> None:
 
 @pytest.mark.parametrize("prefix", [b"", b"00."])
 def test_rows_of_others_hide_nothing(prefix: bytes) -> None:
-    """Anybody can put a row there that begins as a transaction's does."""
     rows = Rows()
     rows.put([prefix + new_row_key(NOW_MS, 1)], Status.LOCKED)
     for junk in (b"transaction.0junk", b"transaction.", b"transaction.zebra"):
@@ -166,7 +158,6 @@ def test_rows_of_others_hide_nothing(prefix: bytes) -> None:
 
 
 def test_a_status_of_a_newer_version_is_counted_as_unknown() -> None:
-    """Nobody knows whether it is finished."""
     rows = Rows()
     strange = column(TXN, new_row_key(NOW_MS, 1), b"status")
     rows.store.write([Edit(strange, b"9-NEW", NOW_MS)])
@@ -176,7 +167,6 @@ def test_a_status_of_a_newer_version_is_counted_as_unknown() -> None:
 
 @pytest.mark.parametrize("protocol", ["six-phase", "fenced"])
 def test_a_status_is_as_old_as_the_server_says(protocol: str) -> None:
-    """The timestamp of a fenced one is its owner's."""
     rows = Rows()
     row_key = new_row_key(NOW_MS, 1)
     cells = {b"status": (b"2-ASSERTED", 7), Status.ASSERTED.at: (b"", 9)}

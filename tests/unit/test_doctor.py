@@ -78,7 +78,6 @@ def wrong(found: Sequence[Diagnosis]) -> list[Diagnosis]:
 
 
 def test_a_store_of_ours_is_fine() -> None:
-    """What the engine makes must pass its own examination, again and again."""
     world = World()
     for _ in range(3):
         found = examined(world.store, world)
@@ -104,7 +103,6 @@ def test_it_tells_that_the_name_of_the_protocol_is_lost() -> None:
 
 @pytest.mark.parametrize("protocol", ["six-phase", "fenced"])
 def test_it_tells_the_protocol_and_whether_the_store_can_do_it(protocol: ProtocolName) -> None:
-    """Through Thrift 1 a fenced database can only be looked at."""
     world = World(protocol=protocol)
     narrow = CountingStore(world.store)
     narrow.features = frozenset({"describe"})
@@ -117,14 +115,12 @@ def test_it_tells_the_protocol_and_whether_the_store_can_do_it(protocol: Protoco
 
 
 def test_the_clocks_matter_more_to_a_fenced_database() -> None:
-    """Its clients choose all timestamps that count."""
     world = World(protocol="fenced")
     (clock,) = wrong(examined(Odd(world.store, fault="clock"), world))
     assert "beyond 60000 ms fsck repairs nothing, and a client commits nothing" in clock.mend
 
 
 def test_it_leaves_nothing_behind() -> None:
-    """Inspection must not change what is inspected, not even by a delete marker."""
     world = World()
     before, kept = list(world.store.scan(b"txn")), world.keys_kept()
     examined(world.store, world)
@@ -132,7 +128,6 @@ def test_it_leaves_nothing_behind() -> None:
 
 
 def test_it_leaves_no_cell_where_calls_cannot_be_undone(monkeypatch: pytest.MonkeyPatch) -> None:
-    """HBase makes nothing of several calls: there it deletes what it wrote."""
     world = World()
     before = list(world.store.scan(b"txn"))
     apart = CountingStore(world.store)
@@ -143,7 +138,6 @@ def test_it_leaves_no_cell_where_calls_cannot_be_undone(monkeypatch: pytest.Monk
 
 
 def test_it_deletes_what_a_killed_doctor_left_and_not_what_another_is_writing() -> None:
-    """An older version left a cell for ever, and a kill can come at any instant."""
     world = World()
     left, fresh = (Key(DOCTOR_ROW, "t", name, b"txn") for name in ("clock", "write-1"))
     now_ms = world.clock.wall_ms()
@@ -165,7 +159,6 @@ def test_it_deletes_what_a_killed_doctor_left_and_not_what_another_is_writing() 
 def test_each_setting_that_breaks_the_protocol_is_found(
     family: Family, verdict: Verdict, mend: str
 ) -> None:
-    """A finding without the cure would only frighten."""
     world = World()
     found = wrong(examined(Odd(world.store, family), world))
     assert [(d.about, d.verdict) for d in found] == [
@@ -176,7 +169,6 @@ def test_each_setting_that_breaks_the_protocol_is_found(
 
 
 def test_what_a_store_does_not_show_is_said() -> None:
-    """Thrift 1 shows neither durability nor markers: silence would be taken for health."""
     world = World()
     store = Odd(world.store)
     store.features = frozenset()
@@ -195,7 +187,6 @@ def test_what_a_store_does_not_show_is_said() -> None:
     ],
 )
 def test_a_server_that_does_not_behave_is_found(fault: str, about: str) -> None:
-    """Locks rest on this behaviour of HBase, which another server or version may lack."""
     world = World()
     (found,) = wrong(examined(Odd(world.store, fault=fault), world))
     assert (found.about, found.verdict) == (about, Verdict.WRONG)
@@ -233,7 +224,6 @@ class Visited(CountingStore):
 
 
 def test_another_doctor_at_the_same_moment_makes_nothing_wrong() -> None:
-    """Each must not take the other's writes for a fault of the store."""
     world = World()
     for number in itertools.count(1):
         store = Visited(world.store, number, lambda: examined(world.store, world))
@@ -246,7 +236,6 @@ def test_another_doctor_at_the_same_moment_makes_nothing_wrong() -> None:
 
 @pytest.mark.parametrize(("slow", "verdicts"), [(3, []), (100, [Verdict.WRONG])])
 def test_a_store_is_slow_if_it_always_is(slow: int, verdicts: list[Verdict]) -> None:
-    """A busy server makes a pause now and then, which says nothing of the answers after it."""
     world = World()
     store = Visited(world.store, 0, lambda: None)
 
@@ -260,7 +249,6 @@ def test_a_store_is_slow_if_it_always_is(slow: int, verdicts: list[Verdict]) -> 
 
 
 def test_the_versions_are_those_of_what_stores_rest_on() -> None:
-    """It is the first thing that whoever is asked for help wants to know."""
     versions = next(examine(World().engine.context))
     assert versions.about == "versions"
     names = [each.partition(" ")[0] for each in versions.seen.split(", ")]
@@ -268,7 +256,6 @@ def test_the_versions_are_those_of_what_stores_rest_on() -> None:
 
 
 def test_missing_tables_are_named() -> None:
-    """The commonest reason why nothing works."""
     world = World()
     context = replace(world.engine.context, table=b"other")
     found = wrong(list(examine(context, [b"none"])))
@@ -279,7 +266,6 @@ def test_missing_tables_are_named() -> None:
 
 
 def test_it_tells_how_much_room_there_is(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """The night before the disk is full, and not after it."""
     usage = namedtuple("usage", "free")
     uri = f"embedded://{tmp_path}/my%20store"
     with connect(uri) as engine:
@@ -291,7 +277,6 @@ def test_it_tells_how_much_room_there_is(tmp_path: Path, monkeypatch: pytest.Mon
 
 
 def test_it_tells_that_the_transaction_table_grows() -> None:
-    """Nobody repairs: the first rows are older than a repair leaves them."""
     rows = Rows()
     rows.put([new_row_key(NOW_MS - 50 * 3_600_000 + at, at) for at in range(3)])
     for last, words in ((False, "last repair: none"), (True, f"repair: {time_text(NOW_MS)}")):
@@ -304,7 +289,6 @@ def test_it_tells_that_the_transaction_table_grows() -> None:
 
 @pytest.mark.parametrize(("rows", "days", "grows"), [(30, 3, True), (30, 1, False), (9, 3, False)])
 def test_it_tells_that_nobody_retires_keys(rows: int, days: int, grows: bool) -> None:
-    """A queue leaves a lock and a tag of each key that is gone; a scan of fsck deletes them."""
     world = World()
     with world.engine as engine:
         keys = [Key(f"gone{number}", "d", "x", TABLE) for number in range(rows)]

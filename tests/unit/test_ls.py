@@ -46,7 +46,6 @@ class Opened:
 
 
 def test_the_newest_transaction_is_one_row(monkeypatch: pytest.MonkeyPatch) -> None:
-    """However many there are behind it."""
     opened = Opened(monkeypatch, 1)
     (line,) = opened.run("--limit", "1")
     assert opened.keys[0].decode() in line
@@ -55,7 +54,6 @@ def test_the_newest_transaction_is_one_row(monkeypatch: pytest.MonkeyPatch) -> N
 
 
 def test_what_is_not_listed_is_told_beside_the_list(monkeypatch: pytest.MonkeyPatch) -> None:
-    """A pipe gets lines of transactions alone."""
     Opened(monkeypatch, 1)
     done = CliRunner().invoke(app, ["ls", "--store", "memory://", "--limit", "2"])
     assert len(done.stdout.splitlines()) == 1 + 2
@@ -63,7 +61,6 @@ def test_what_is_not_listed_is_told_beside_the_list(monkeypatch: pytest.MonkeyPa
 
 
 def test_the_newest_transaction_is_one_row_of_each_bucket(monkeypatch: pytest.MonkeyPatch) -> None:
-    """And one cell of each, which tells that there is the bucket."""
     opened = Opened(monkeypatch, 10)
     (line,) = opened.run("--limit", "1")
     assert opened.keys[0].decode() in line
@@ -73,7 +70,6 @@ def test_the_newest_transaction_is_one_row_of_each_bucket(monkeypatch: pytest.Mo
 
 
 def test_the_store_leaves_out_what_has_another_status(monkeypatch: pytest.MonkeyPatch) -> None:
-    """The last so many with a status may lie far back."""
     opened = Opened(monkeypatch, 1)
     lines = opened.run("--limit", "3", "--status", "1")
     found = [json.loads(line)["transaction"] for line in lines]

@@ -80,7 +80,6 @@ def list_labels(registry: CollectorRegistry) -> dict[str, set[str]]:
 
 
 def test_every_metric_label_and_phase_is_documented_and_no_other() -> None:
-    """A dashboard is built from the page, and its names are promises."""
     registry = CollectorRegistry()
     run(registry)
     labels = list_labels(registry)
@@ -100,7 +99,6 @@ def test_every_metric_label_and_phase_is_documented_and_no_other() -> None:
 
 
 def test_no_phase_has_another_name() -> None:
-    """A commit, an abort and a commit of what scanned a range go through all of them."""
     world = World()
     stopped_at(world, Status.ASSERTED)
     with world.client(seed=2).transaction() as t:
@@ -111,7 +109,6 @@ def test_no_phase_has_another_name() -> None:
 
 
 def test_what_a_client_meets_shows_in_the_counters() -> None:
-    """One that meets a dead holder, a store that fails, a false assertion, and others' requests."""
     registry = CollectorRegistry()
     world = run(registry)
     assert sample(registry, "commit_seconds_count", outcome="committed") == 3
@@ -136,7 +133,6 @@ def test_what_a_client_meets_shows_in_the_counters() -> None:
     [("decide", [], "roll forward"), ("assert", [Exact(X, b"-")], "roll back")],
 )
 def test_what_is_left_to_others_is_counted(last: str, assertions: list[Exact], phase: str) -> None:
-    """The page says to have an alert on it: nothing else tells that keys may stay locked."""
     registry = CollectorRegistry()
     metrics, world = Metrics(registry), World()
 
@@ -174,7 +170,6 @@ def test_what_is_rare_is_there_from_the_start() -> None:
 
 @pytest.mark.parametrize("call", ["commit", "commit_many", "submit"])
 def test_a_request_that_is_late_at_once_was_not_begun(call: str) -> None:
-    """Tries beyond the requests are read as repetitions after conflicts; this had none at all."""
     world = World()
     world.events.clear()
     request = ([Mutation(X, b"1")], [])
@@ -196,7 +191,6 @@ def test_a_request_that_is_late_at_once_was_not_begun(call: str) -> None:
 
 
 def test_queues_are_empty_when_all_is_done() -> None:
-    """A queue that seemed to grow would wake somebody at night for nothing."""
     registry = CollectorRegistry()
     run(registry)
     assert sample(registry, "queue_length", queue="line") == 0
@@ -220,7 +214,6 @@ def test_a_child_of_a_fork_has_empty_queues_and_its_parent_keeps_its_own() -> No
 
 
 def test_phases_are_measured_below_a_millisecond() -> None:
-    """In whole milliseconds most of them would take no time at all."""
     events: list[Event] = []
     with Engine(open_store("memory://"), table="t", on_event=events.append) as engine:
         engine.ensure_table("t", ["d"])
@@ -230,7 +223,6 @@ def test_phases_are_measured_below_a_millisecond() -> None:
 
 
 def test_more_tables_than_there_may_be_labels_are_one() -> None:
-    """Who makes a table a day must not fill Prometheus with them."""
     registry = CollectorRegistry()
     metrics = Metrics(registry)
     for number in range(MOST_TABLES + 2):
@@ -241,7 +233,6 @@ def test_more_tables_than_there_may_be_labels_are_one() -> None:
 
 
 def test_a_page_for_prometheus_is_rendered() -> None:
-    """The console and the server show the same."""
     registry = CollectorRegistry()
     run(registry)
     page, kind = render_metrics(registry)
@@ -256,9 +247,6 @@ def test_a_page_for_prometheus_is_rendered() -> None:
     assert b"python_info" in body
 
 
-# ----------------------------------------------------------------------------- the dashboard
-
-
 def list_panels() -> list[Mapping[str, Any]]:
     panels: list[Mapping[str, Any]] = json.loads((DOCS / "grafana.json").read_text())["panels"]
     return panels
@@ -269,7 +257,6 @@ PANELS = [pytest.param(panel, id=panel["title"]) for panel in list_panels()]
 
 @pytest.mark.parametrize("panel", PANELS)
 def test_a_panel_asks_for_what_there_is(panel: Mapping[str, Any]) -> None:
-    """A name or label that is not there draws an empty panel, which looks like a quiet night."""
     registry = CollectorRegistry()
     run(registry)
     rows = Rows()
@@ -298,7 +285,6 @@ def test_a_panel_asks_for_what_there_is(panel: Mapping[str, Any]) -> None:
 
 
 def test_every_metric_has_a_panel() -> None:
-    """What is counted, and seen by nobody, is not worth its time."""
     registry = CollectorRegistry()
     Metrics(registry)
     asked = " ".join(target["expr"] for panel in list_panels() for target in panel["targets"])

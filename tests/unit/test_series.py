@@ -73,7 +73,6 @@ VALUES = {
 
 
 def test_the_series_say_what_piles_up(rows: Rows, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Unfinished rows, rows that nobody deletes, and when somebody last did."""
     registry = CollectorRegistry()
     registry.register(watch_series(rows.context))
     assert read_values(registry) == VALUES
@@ -84,7 +83,6 @@ def test_the_series_say_what_piles_up(rows: Rows, monkeypatch: pytest.MonkeyPatc
 
 
 def test_an_empty_database_has_all_series() -> None:
-    """An alert on a series that is not there never fires."""
     registry = CollectorRegistry()
     registry.register(watch_series(Rows().context))
     names = {name for name in VALUES if "unfinished_transactions" not in name}
@@ -92,7 +90,6 @@ def test_an_empty_database_has_all_series() -> None:
 
 
 def test_a_file_is_replaced_as_a_whole_or_not_at_all(rows: Rows, tmp_path: Path) -> None:
-    """Prometheus reads it at any time; without a store the old numbers stay."""
     path = tmp_path / "txn.prom"
     write_series(rows.context, str(path))
     written = path.read_text()
@@ -103,7 +100,6 @@ def test_a_file_is_replaced_as_a_whole_or_not_at_all(rows: Rows, tmp_path: Path)
 
 
 def test_fsck_writes_the_series(tmp_path: Path) -> None:
-    """Only a repair that came to its end is noted."""
     store, file = f"embedded://{tmp_path}/store", tmp_path / "txn.prom"
     assert run_here("init", "--store", store).returncode == 0
     found = []
@@ -125,7 +121,6 @@ def ask(app: Any, path: str) -> tuple[str, str]:
 
 
 def test_a_server_answers_for_its_store(rows: Rows) -> None:
-    """With its health, and with the series beside its own metrics."""
     app = make_series_app(rows.context)
     assert ask(app, "/healthz") == ("200 OK", "ok\n")
     status, page = ask(app, "/metrics")
@@ -141,7 +136,6 @@ def test_a_server_answers_for_its_store(rows: Rows) -> None:
 
 
 def test_a_store_that_hangs_is_not_well(rows: Rows, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Who asks waits for a bounded time, and many who ask are one read."""
     monkeypatch.setattr(series, "LIMIT_S", 0.1)
     go_on = threading.Event()
     store = Away(rows.store, go_on)
@@ -156,13 +150,9 @@ def test_a_store_that_hangs_is_not_well(rows: Rows, monkeypatch: pytest.MonkeyPa
 
 
 def test_a_database_that_is_gone_is_not_well() -> None:
-    """Its table was dropped."""
     rows = Rows()
     find_trouble = watch_health(replace(rows.context, table=b"gone"))
     assert find_trouble() == "no such table"
-
-
-# ------------------------------------------------------------------------------- the rules
 
 
 def list_rules() -> list[dict[str, Any]]:
@@ -173,7 +163,6 @@ def list_rules() -> list[dict[str, Any]]:
 
 @pytest.mark.parametrize("rule", [pytest.param(r, id=r["alert"]) for r in list_rules()])
 def test_a_rule_asks_for_what_there_is(rule: dict[str, Any], rows: Rows) -> None:
-    """A rule on a name that is not there never fires."""
     registry = CollectorRegistry()
     Metrics(registry)
     registry.register(watch_series(rows.context))
@@ -188,7 +177,6 @@ def test_a_rule_asks_for_what_there_is(rule: dict[str, Any], rows: Rows) -> None
 
 
 def test_what_piles_up_alerts(rows: Rows) -> None:
-    """Every series of this module but the counts has a rule; a panel has each."""
     rules = " ".join(rule["expr"] for rule in list_rules())
     panels = (DOCS / "grafana.json").read_text()
     for name in (

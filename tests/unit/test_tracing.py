@@ -74,7 +74,6 @@ def blamed() -> ConflictError:
 
 
 def test_a_commit_is_a_span_with_its_phases(spans: Spans) -> None:
-    """What a person looks for who asks where the time went."""
     world = World()
     with spans.tracer.start_as_current_span("caller") as caller:
         done = world.engine.commit([Mutation(X, SECRET), Mutation(Y, b"2")], [Version(X, None)])
@@ -116,7 +115,6 @@ def test_phases_of_a_local_transaction_have_their_own_times(spans: Spans) -> Non
 
 
 def test_one_that_meets_a_holder_tells_of_it_and_of_its_tries(spans: Spans) -> None:
-    """The key and the transaction in the way are what has to be looked at."""
     world = World()
     holder = stopped_at(world, Status.ASSERTED)
     spans.clear()
@@ -131,7 +129,6 @@ def test_one_that_meets_a_holder_tells_of_it_and_of_its_tries(spans: Spans) -> N
 def test_what_others_wrote_into_a_lock_is_told_to_nobody(
     spans: Spans, protocol: ProtocolName, caplog: pytest.LogCaptureFixture
 ) -> None:
-    """It is a value of somebody who does not know what the cell is for."""
     caplog.set_level(logging.DEBUG)
     world = World(protocol=protocol)
     world.put(world.engine.context.rules.lock_of(X), SECRET)
@@ -149,7 +146,6 @@ def test_what_others_wrote_into_a_lock_is_told_to_nobody(
 
 
 def test_a_transaction_in_parts_has_one_span(spans: Spans) -> None:
-    """Of its commit: the tasks that wrote its parts are the program's own."""
     events: list[Event] = []
     with parted.open_rows("six-phase") as engine:
         client = PartsClient(Engine(engine.context.store, table="rows", on_event=events.append))
@@ -174,7 +170,6 @@ def test_a_transaction_in_parts_has_one_span(spans: Spans) -> None:
 
 
 def test_a_call_that_is_sent_again_is_an_event(spans: Spans) -> None:
-    """A commit that took a second since its store failed is not slow by itself."""
     world = World()
     after_status(world, Status.COMPLETE, Fault(frozenset(), Reply.NOT_APPLIED))
     world.engine.commit([Mutation(X, b"3")])
@@ -184,7 +179,6 @@ def test_a_call_that_is_sent_again_is_an_event(spans: Spans) -> None:
 
 
 def test_what_did_not_happen_is_said_so_without_values(spans: Spans) -> None:
-    """An error on a span says whether it is safe to do it again; values are nobody's business."""
     world = World()
     world.put(X, SECRET)
     with pytest.raises(AssertionFailedError):
@@ -203,7 +197,6 @@ def test_what_did_not_happen_is_said_so_without_values(spans: Spans) -> None:
 
 
 def test_what_may_have_happened_is_said_so(spans: Spans) -> None:
-    """Such a request must not be sent again before its outcome has been asked for."""
     world = World()
     after_status(world, Status.ASSERTED, Fault(frozenset(), Reply.MAYBE_APPLIED))
     fail = world.faults.plan
@@ -225,7 +218,6 @@ def test_what_may_have_happened_is_said_so(spans: Spans) -> None:
 
 
 def test_futures_have_the_span_of_who_asked_for_them(spans: Spans) -> None:
-    """They go together in a thread of the engine's own, under no span at all."""
     world = World()
     callers = []
     futures = []
@@ -256,7 +248,6 @@ def test_futures_have_the_span_of_who_asked_for_them(spans: Spans) -> None:
 
 
 def test_tasks_have_the_span_of_who_awaits(spans: Spans) -> None:
-    """Some of their work is done by threads, which know nothing of tasks."""
 
     async def work(name: str) -> int:
         async with connect_async(f"memory://{name}", table="t") as engine:
@@ -273,7 +264,6 @@ def test_tasks_have_the_span_of_who_awaits(spans: Spans) -> None:
 
 
 def test_each_request_of_many_has_its_own_span(spans: Spans) -> None:
-    """One that fails among others must not be told with theirs."""
     world = World()
     world.engine.commit_many([([Mutation(X, b"1")], []), ([Mutation(Y, b"1")], [Exact(Y, b"2")])])
     assert [attribute(span, "txn.outcome") for span in spans.commits()] == [
@@ -289,7 +279,6 @@ def test_each_request_of_many_has_its_own_span(spans: Spans) -> None:
 
 
 def test_a_future_that_is_refused_or_cancelled_ends_its_span(spans: Spans) -> None:
-    """A span that is never ended is never seen."""
     world = World()
     came, go = threading.Event(), threading.Event()
 
@@ -319,7 +308,6 @@ def test_a_future_that_is_refused_or_cancelled_ends_its_span(spans: Spans) -> No
 
 @pytest.mark.parametrize("error", [KeyError("x"), KeyboardInterrupt(), CancelledError()])
 def test_a_future_ends_its_span_whatever_it_raises(spans: Spans, error: BaseException) -> None:
-    """Also with a mistake of the library's own, of which one wants to know most."""
     (trace,) = begin_traces([bind_request([Mutation(X, b"1")])], remote=True)
     future: Future[Committed] = Future()
     assert trace is not None
@@ -330,7 +318,6 @@ def test_a_future_ends_its_span_whatever_it_raises(spans: Spans, error: BaseExce
 
 
 def test_one_that_is_not_sampled_costs_no_events_and_passes_on_its_context() -> None:
-    """What a server decides about its own span depends on it."""
     with traced() as spans:
         spans.provider.sampler = ALWAYS_OFF
         world = World()
@@ -339,7 +326,6 @@ def test_one_that_is_not_sampled_costs_no_events_and_passes_on_its_context() -> 
 
 
 def test_a_context_goes_elsewhere_as_text(spans: Spans) -> None:
-    """W3C's own, which any other program understands."""
     assert capture_trace() == {}
     with spans.tracer.start_as_current_span("driver") as driver:
         headers = capture_trace()
@@ -357,7 +343,6 @@ def test_a_context_goes_elsewhere_as_text(spans: Spans) -> None:
 
 @pytest.mark.parametrize("bad", [{"traceparent": "nonsense"}, {b"traceparent": b"\xff"}, {}, None])
 def test_bad_headers_harm_nobody(spans: Spans, bad: dict[str, str] | None) -> None:
-    """They come from clients, and a commit must not fail for want of a trace."""
     world = World()
     with continue_trace(bad), continue_traces([bad]):
         world.engine.commit([Mutation(X, b"1")])
@@ -366,7 +351,6 @@ def test_bad_headers_harm_nobody(spans: Spans, bad: dict[str, str] | None) -> No
 
 
 def test_headers_are_each_of_a_request_of_its_own(spans: Spans) -> None:
-    """A server gets the requests of many callers in one message."""
     world = World()
     with continue_traces([{"traceparent": PARENT}, None]):
         world.engine.commit_many([([Mutation(X, b"1")], []), ([Mutation(Y, b"1")], [])])
@@ -375,7 +359,6 @@ def test_headers_are_each_of_a_request_of_its_own(spans: Spans) -> None:
 
 
 def test_what_has_ended_is_sent_where_a_process_may_be_killed() -> None:
-    """Spark kills its workers, and what they had not sent is lost."""
     flushed: list[int] = []
 
     class Sending(TracerProvider):
@@ -426,13 +409,11 @@ def test_what_has_ended_is_sent_where_a_process_may_be_killed() -> None:
 def test_each_error_has_an_outcome_and_a_text(
     error: BaseException, outcome: str, text: str
 ) -> None:
-    """The three ways in which a commit ends must be told apart by whoever looks."""
     assert name_outcome(error) == outcome
     assert explain_failure(error) == text
 
 
 def test_a_lost_answer_is_told_by_its_cause_s_name() -> None:
-    """Its text may be that of a server, and have anything in it."""
     error = CommitOutcomeUnknown(b"t")
     error.__cause__ = MaybeApplied(SECRET.decode())
     assert explain_failure(error) == "the answer was lost: MaybeApplied"
@@ -440,7 +421,6 @@ def test_a_lost_answer_is_told_by_its_cause_s_name() -> None:
 
 @pytest.mark.parametrize("first", ["", "from opentelemetry import trace;"])
 def test_a_process_without_a_provider_does_nothing(first: str) -> None:
-    """Nor does it import what it may not have: most programs do not trace."""
     program = (
         f"import sys; {first} from txn import connect, Key, Mutation\n"
         "from txn.tracing import begin_traces, capture_trace\n"
