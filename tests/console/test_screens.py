@@ -480,6 +480,7 @@ def test_pages_stay_up_to_date_in_all_tabs_unless_they_are_paused_or_hidden(
     """Whoever looks into what goes wrong opens many: the seventh hung, and all after it. The
     console looks through its store for as long as somebody watches, and ends when it is told to."""
     store, leases = stock_up(tmp_path), f"sqlite:///{tmp_path}/leases.sqlite"
+    open_leases(leases).close()
     console = serve(store, "--leases", leases)
     first = browse(f"{console.url}/", allowed=("ERR_CONNECTION_REFUSED",))
     first.get_by_text("Numbers").click()
