@@ -17,7 +17,6 @@ from recovery.text import COMMANDS, error_text
 from txn.errors import ConflictError, InvalidRequestError, StoreError, TableUnavailable, deny
 from txn.model import Cell, Key
 
-pytestmark = pytest.mark.fast
 KEY = Key("r\n", "d", "x'y", "t")
 Run = Callable[..., tuple[object, str]]
 

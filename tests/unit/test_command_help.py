@@ -12,7 +12,6 @@ from typer.testing import CliRunner
 
 from recovery.commands import app
 
-pytestmark = pytest.mark.fast
 ROOT = typer.main.get_command(app)
 
 

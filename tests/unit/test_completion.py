@@ -17,7 +17,6 @@ from txn.clock import SystemClock
 from txn.locks import exclusive
 from txn.locks.opening import open_manager
 
-pytestmark = pytest.mark.fast
 Complete = Callable[[str], list[str]]
 
 

@@ -20,7 +20,6 @@ from txn.client.parts import PartsClient
 from txn.host.owner import name_owner
 from txn.protocol.statuses import Status
 
-pytestmark = pytest.mark.fast
 KEY = Key("carol", "d", "balance", "data")
 LABELS = {"job": "payroll of the month", "user": "carol.with.a.long.name@example.org"}
 HIDDEN = re.compile(r"\x1b\[[0-9;?]*[a-zA-Z]")
