@@ -21,7 +21,7 @@ from txn.cluster.settings import Settings
 from txn.protocol.statuses import ProtocolName
 from txn.stores.hbase.native.store import NativeStore
 
-pytestmark = pytest.mark.slow
+pytestmark = [pytest.mark.slow, pytest.mark.long]
 
 COLUMN = b"d:x"
 ROWS = {b"%03d" % number: b"value %d" % number for number in range(100)}
