@@ -21,15 +21,13 @@ from tests.console.crashing import crash_client, crash_engine
 from tests.console.served import TOKEN, serve_here
 from tests.console.visits import ask, post, wait_for
 from tests.integration.emulator import emulated
-from txn import Engine, Key, Mutation, Request, connect
+from txn import Engine, Key, Mutation, connect
 from txn.clock import SystemClock
 from txn.errors import InvalidRequestError
 from txn.events import silent
-from txn.model import Edit
 from txn.policy import Policy
-from txn.protocol.codec import encode_buffer
 from txn.protocol.context import Context
-from txn.protocol.row import column, new_row_key
+from txn.protocol.row import new_row_key
 from txn.protocol.statuses import FENCED, SIX_PHASE, Status
 from txn.stores import open_store
 from txn.testing.faulty import Call, Fault, FaultyStore, Reply
@@ -353,27 +351,3 @@ def test_a_store_that_cannot_do_the_protocol_is_looked_at_and_not_repaired() -> 
                 assert '<button class="danger">' not in shown.body
         finally:
             store.close()
-
-
-def test_progress_is_shown_in_per_cent(store: StandingStore, context: Context) -> None:
-    """A person decides by it whether to wait."""
-    now_ms, buffer = SystemClock().wall_ms(), encode_buffer(Request(()), 1_000)
-    cells = {b"status": Status.LOCKED.encoded, b"buffer": buffer}
-    rows = [new_row_key(now_ms - 30_000 * at, at) for at in range(40)]
-    store.write([Edit(column(b"txn", r, name), c, 1) for r in rows for name, c in cells.items()])
-    scans = itertools.count()
-
-    def stand_in_the_middle(call: Call) -> Fault:
-        is_of_job = threading.current_thread().name.startswith("txn-console-job")
-        if call.method == "scan" and is_of_job and next(scans) == 40:
-            assert store.let.wait(PATIENCE_S)
-        return Fault()
-
-    store.plan = stand_in_the_middle
-    store.let.clear()
-    with serve_here(context) as url:
-        post(f"{url}/fsck", {"grace": "0s"})
-        shown = wait_for(f"{url}/fsck", r"about [1-9]\d? %")
-        assert 'value="' in shown.body
-        store.let.set()
-        assert "<progress" not in wait_for(f"{url}/fsck", "Checks and repairs.* done").body

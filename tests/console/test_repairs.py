@@ -7,27 +7,20 @@ from __future__ import annotations
 
 import random
 import re
-import time
 from collections.abc import Iterator
-from contextlib import closing
 from urllib.parse import quote
 
 import pytest
 from playwright.sync_api import Page, expect
-from starlette.applications import Starlette
-from starlette.requests import Request as HttpRequest
 
-from recovery.console.pages import SORTS, show_overview
-from recovery.console.settings import ConsoleSettings
-from recovery.console.state import PATIENT, Console
+from recovery.console.pages import SORTS
 from tests.console.browser import find_violations
 from tests.console.conftest import NARROW, WIDE, Browse, Picture
 from tests.console.crashing import BYTES, HOSTILE, QUOTES, SCRIPT, crash_engine
-from tests.console.served import PATIENCE_S, TOKEN, serve_here
+from tests.console.served import TOKEN, serve_here
 from tests.console.visits import ask, post, wait_for
 from txn import Engine, Key, Mutation
 from txn.clock import ManualClock, SystemClock
-from txn.errors import NotApplied
 from txn.events import silent
 from txn.host.owner import name_owner
 from txn.model import Edit
@@ -39,7 +32,6 @@ from txn.protocol.statuses import SIX_PHASE, Status
 from txn.request import Request
 from txn.stores import open_store
 from txn.stores.base import Store
-from txn.testing.faulty import Fault, FaultyStore
 from txn.text import escape
 
 AGO_MS = 600_000
@@ -344,42 +336,6 @@ def test_who_waits_for_whom_is_shown_as_a_tree(url: str, store: Store) -> None:
     )
     shown = wait_for(f"{url}/", f"Waiting transactions .*{waits}")
     assert "3 left by dead clients" in shown.words
-
-
-def test_an_old_look_does_not_make_the_living_dead(store: Store, clock: ManualClock) -> None:
-    """The first page after a break shows what was read before it."""
-    crash_engine(store, Status.LOCKED, [b"a"], clock)
-    context = Context(store, b"txn", clock, random.Random(1), Policy(), silent, SIX_PHASE)
-    with closing(Console(ConsoleSettings("memory://", TOKEN), context)) as console:
-        console.background.visit()
-        due_s = time.monotonic() + PATIENCE_S
-        while console.background.unfinished is None and time.monotonic() < due_s:
-            time.sleep(0.01)
-        console.background.close()
-        app = Starlette()
-        app.state.console = console
-        clock.advance(AGO_MS)
-        facts = show_overview(HttpRequest({"type": "http", "app": app}))
-    ((_, silent_ms, _, owner),) = facts["oldest"]
-    assert (silent_ms, owner) == (0, "alive: within its lock TTL")
-
-
-class StoreWithoutMaster(FaultyStore):
-    def list_tables(self) -> list[bytes]:
-        raise NotApplied("the master does not answer")
-
-
-def test_a_key_can_be_shown_while_the_tables_cannot_be_listed(store: Store) -> None:
-    """Only the list needs the master of a cluster, so the page still has its forms."""
-    masterless = StoreWithoutMaster(store, lambda call: Fault())
-    context = Context(
-        masterless, b"txn", SystemClock(), random.Random(1), PATIENT, silent, SIX_PHASE
-    )
-    with serve_here(context) as url:
-        page = ask(f"{url}/key")
-    assert page.status == 200
-    assert "The tables cannot be listed: the master does not answer" in page.body
-    assert 'name="key"' in page.body
 
 
 def test_what_the_doctor_says_is_shown_and_kept(url: str) -> None:

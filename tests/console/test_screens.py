@@ -8,7 +8,6 @@ import json
 import re
 import time
 from collections.abc import Callable
-from contextlib import closing
 from datetime import datetime
 from pathlib import Path
 from urllib.parse import quote
@@ -25,11 +24,7 @@ from tests.console.visits import ask, post, wait_for
 from txn import AssertionFailedError, Exact, Key, Mutation, Request, connect
 from txn.leases import open_leases
 from txn.locks import exclusive, open_manager
-from txn.model import Edit, Family
-from txn.protocol.codec import encode_buffer
-from txn.protocol.row import FAMILY, new_row_key
 from txn.protocol.statuses import Status
-from txn.stores import open_store
 
 LOCK_TTL_MS = 100
 TRANSFERS = 60  # more than a page of the search
@@ -130,17 +125,6 @@ def test_the_overview_tells_what_is_going_on(url: str, browse: Browse, picture: 
     picture(page, "narrow", is_whole=False)
 
 
-def test_a_status_that_nobody_knows_leads_to_no_search(serve: Serve, tmp_path: Path) -> None:
-    """As a newer version may have written: no search finds it, so the link led to an error."""
-    uri = stock_up(tmp_path)
-    row = crash_client(uri, Status.LOCKED, [b"pears"])
-    with closing(open_store(uri)) as store:
-        store.write([Edit(Key(row, FAMILY, b"status", b"txn"), b"9-NEW", 2**62)])
-    shown = wait_for(f"{serve(uri).url}/", "unknown status 1 As of")
-    assert ">2-ASSERTED</a>" in shown.body
-    assert ">unknown status</a>" not in shown.body
-
-
 def test_transactions_are_searched_page_by_page(url: str, browse: Browse, picture: Picture) -> None:
     """From the newest on; the rest is a click away, and each is shown once."""
     page = browse(f"{url}/transactions?label=job%3Dtransfer")
@@ -154,40 +138,6 @@ def test_transactions_are_searched_page_by_page(url: str, browse: Browse, pictur
     expect(page.get_by_role("main")).to_contain_text("the beginning of the table")
     page.goto(f"{url}/transactions")
     picture(page, "transactions", is_whole=False)
-
-
-def put_many(uri: str, number: int) -> None:
-    """Put finished transactions that are newer than all others."""
-    now_ms = time.time_ns() // 1_000_000
-    buffer = encode_buffer(Request((Mutation(APPLES, "1"),)), 1_000)
-    cells = {b"buffer": buffer, b"status": Status.COMPLETE.encoded, Status.COMPLETE.at: b""}
-    rows = [new_row_key(now_ms + 1 + at, at) for at in range(number)]
-    with closing(open_store(uri)) as store:
-        store.write(
-            [Edit(Key(r, FAMILY, n, b"txn"), c, now_ms) for r in rows for n, c in cells.items()]
-        )
-
-
-def test_what_lies_behind_many_transactions_is_found(
-    serve: Serve, browse: Browse, tmp_path: Path
-) -> None:
-    """What is unfinished at once, by the count of the overview; else as the search continues, while
-    its page is open. A page reads 2,000 rows."""
-    uri = stock_up(tmp_path)
-    crash_client(uri, Status.LOCKED, [b"pears"])
-    put_many(uri, 6_000)
-    url = serve(uri).url
-    page = browse(f"{url}/transactions?key=stock%2Fpears%2Fd%3Acount")
-    expect(page.get_by_role("status").last).to_have_text(
-        re.compile(r"Searching: [\d,]+ rows read, back to .*, about \d+ % of the rest")
-    )
-    rows = page.get_by_role("region", name="Transactions").locator("tbody tr")
-    expect(rows).to_have_count(1, timeout=60_000)
-    expect(page.get_by_role("main")).to_contain_text("the beginning of the table")
-    wait_for(f"{url}/", "1-LOCKED 1 .*As of ")  # the count is complete
-    shown = ask(f"{url}/transactions?status=1-LOCKED")
-    assert "transactions are shown as of" in shown.words
-    assert shown.body.count("/transaction?id=") == 1
 
 
 @pytest.mark.parametrize(
@@ -252,26 +202,6 @@ def test_a_key_tells_who_holds_it(url: str) -> None:
     assert re.search(" stock \u2013 \\d+ ", ask(f"{url}/key").words)
 
 
-def test_pages_say_what_they_leave_out(serve: Serve, tmp_path: Path) -> None:
-    """What is not on a page must not be taken for what is not there."""
-    store = f"embedded://{tmp_path}/store"
-    wide = [Key("row", "d", f"{number:04}", "wide") for number in range(1_007)]
-    with closing(open_store(store)) as opened:
-        opened.ensure_table(b"wide", {b"d": Family(versions=30)})
-    with connect(store, table="wide") as engine:
-        for number in range(12):
-            engine.commit([Mutation(wide[0], f"{number}")])
-        done = engine.commit([Mutation(key, "x") for key in wide]).transaction
-    url = serve(store).url
-    listed = ask(f"{url}/key?table=wide").body
-    assert "The last row has 7 more values. To see one, enter its key" in listed
-    assert "Next rows" in listed
-    key = ask(f"{url}/key?key=wide/row/d:0000").body
-    assert "There may be earlier versions that were not read." in key
-    explained = ask(f"{url}/transaction?id={done.decode()}").body
-    assert "0 of 1,007 keys, of which the first 200 were checked" in explained
-
-
 @pytest.mark.parametrize(("viewport", "scheme"), [(WIDE, "light"), (NARROW, "dark")])
 def test_every_page_is_accessible_and_fits_its_screen(
     viewport: dict[str, int], scheme: str, url: str, browse: Browse
@@ -329,19 +259,6 @@ def test_a_narrow_screen_folds_the_search_and_long_keys(
         expect(page.get_by_text("times are UTC")).to_be_visible()
 
 
-def test_the_header_keeps_one_line(url: str, browse: Browse) -> None:
-    """On half a screen: with all that it can have, and its longest words."""
-    page = browse(url + "/", viewport={"width": 800, "height": 600})
-    page.get_by_role("button", name="Pause").click()
-    page.evaluate("document.querySelector('.store span').textContent = 'store'.repeat(50)")
-    middles = page.locator("header nav a, header .tools > *:not(.hidden), .store").evaluate_all(
-        """all => all.map((each) => each.getBoundingClientRect()).map(
-             ({ top, bottom }) => (top + bottom) / 2)"""
-    )
-    assert max(middles) - min(middles) < 3
-    assert page.evaluate(OVERFLOW) <= 0
-
-
 def test_ids_and_keys_are_copied_whole(url: str, browse: Browse) -> None:
     """The page shows the beginning of an id; other tools take all of it."""
     rights = ["clipboard-read", "clipboard-write"]
@@ -375,19 +292,6 @@ def test_times_are_shown_as_the_visitor_wants_them(url: str, browse: Browse) -> 
     page.get_by_label("Times").select_option("Relative")
     age = page.locator("main time:not([data-clock])").first
     expect(age).to_have_text(re.compile(r"^\d+ (sec|min)\. ago$"))
-
-
-def test_a_search_can_be_bookmarked(url: str, browse: Browse) -> None:
-    """Its address has all that was asked for, and its title names it."""
-    page = browse(f"{url}/transactions")
-    page.get_by_label("Table", exact=True).fill("stock")
-    page.get_by_role("combobox", name="Status").select_option("unfinished")
-    page.get_by_role("button", name="Search").click()
-    expect(page.locator("tbody tr")).to_have_count(3)
-    again = ask(page.url)
-    assert again.words.startswith("Transactions: table stock, status unfinished")
-    assert again.body.count('href="/transaction?id=') == 3
-    assert 'name="table" value="stock"' in again.body
 
 
 def test_a_search_is_downloaded_with_all_its_pages(

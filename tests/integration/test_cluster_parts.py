@@ -10,7 +10,6 @@ import random
 import signal
 import socket
 import sys
-import tomllib
 import warnings
 from collections.abc import Iterator
 from contextlib import ExitStack
@@ -49,7 +48,6 @@ from txn.cluster.settings import (
     Settings,
     SettingsError,
     claim_ports,
-    find_version,
 )
 
 pytestmark = pytest.mark.fast
@@ -87,12 +85,18 @@ def repository(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path
         gc.collect()  # jgo does not close the answers that it does not want
 
 
-@pytest.mark.parametrize("version", HBASE_VERSIONS)
-def test_lock_names_each_jar_once_by_version_and_hash(version: str) -> None:
-    jars = read_locked(version)
-    assert set(find_roots(version)) <= {jar.coordinates for jar in jars}
-    assert len({jar.name for jar in jars}) == len(jars)
-    assert all(len(jar.sha256) == 64 for jar in jars)
+def test_locks_name_each_jar_once_by_version_and_hash() -> None:
+    """All versions share the cache, in which a jar is known by its name. The last version of a
+    beginning is what that beginning means."""
+    for version in HBASE_VERSIONS:
+        jars = read_locked(version)
+        assert set(find_roots(version)) <= {jar.coordinates for jar in jars}
+        assert len({jar.name for jar in jars}) == len(jars)
+        assert all(len(jar.sha256) == 64 for jar in jars)
+    every = {jar for version in HBASE_VERSIONS for jar in read_locked(version)}
+    assert len({jar.name for jar in every}) == len(every)
+    numbers = [tuple(map(int, version.split("."))) for version in HBASE_VERSIONS]
+    assert numbers == sorted(numbers)
 
 
 def test_fetches_what_is_missing_and_nothing_twice(repository: Path, tmp_path: Path) -> None:
@@ -112,13 +116,10 @@ def test_jar_that_is_not_the_locked_one_is_refused(
     repository.write_bytes(content)
     with pytest.raises(JarError, match=r"not as locked jar='thing-1\.0\.jar'"):
         fetch(tmp_path / "cache", jars=[JAR])
-    assert os.listdir(tmp_path / "cache") == []
-
-
-def test_jar_that_the_repository_lacks_is_named(repository: Path, tmp_path: Path) -> None:
     repository.unlink()
     with pytest.raises(JarError, match=r"cannot fetch a jar.*thing-1\.0\.jar"):
         fetch(tmp_path / "cache", jars=[JAR])
+    assert os.listdir(tmp_path / "cache") == []
 
 
 def test_ports_stay_from_start_to_start_unless_taken(tmp_path: Path) -> None:
@@ -181,30 +182,12 @@ def test_configuration_is_well_formed_and_complete(tmp_path: Path, distributed: 
     assert all(str(port) in used for port in ports.values())
 
 
-def test_templates_are_shipped() -> None:
-    document = tomllib.loads((ROOT / "pyproject.toml").read_text())
-    shipped = document["tool"]["setuptools"]["package-data"]["txn"]
-    folder = ROOT / "txn" / "cluster"
-    wanted = {path for path in folder.rglob("*") if path.is_file() and path.suffix != ".py"}
-    found = {path for pattern in shipped for path in (ROOT / "txn").glob(pattern)}
-    assert {path for path in wanted if "__pycache__" not in path.parts} <= found
-
-
 def test_every_process_carries_its_mark_and_heap(tmp_path: Path) -> None:
     settings = Settings(tmp_path, distributed=True, region_servers=2)
     ports = choose_ports(settings, 3)
     settings = Settings(tmp_path, distributed=True, region_servers=2, ports=ports)
-    names = [role.name for role in list_roles(settings)]
-    assert names == [
-        "namenode",
-        "datanode",
-        "zookeeper",
-        "master",
-        "region1",
-        "region2",
-        "thrift1",
-        "thrift2",
-    ]
+    names = " ".join(role.name for role in list_roles(settings))
+    assert names == "namenode datanode zookeeper master region1 region2 thrift1 thrift2"
     for role in list_roles(settings):
         line = make_command(role, settings, Path("/java"), "abc")
         assert "-Dtxn.process=abc" in line
@@ -229,16 +212,16 @@ def running(tmp_path: Path, code: str, mark: str = "mark") -> Process:
     return process
 
 
-def test_process_ends_when_asked(tmp_path: Path) -> None:
+def test_process_ends_when_asked_or_is_killed(tmp_path: Path) -> None:
+    """It gets the time to write down what it holds in memory; and `stop` leaves nothing running."""
     process = running(tmp_path, "import time")
     assert end([process], SystemClock(), grace_ms=60_000) == []
     assert not process.is_alive
-
-
-def test_process_that_does_not_end_when_asked_is_killed(tmp_path: Path) -> None:
-    process = running(tmp_path, "import signal, time\nsignal.signal(signal.SIGTERM, lambda *_: 0)")
-    assert end([process], SystemClock(), grace_ms=300) == [process]
-    assert not process.is_alive
+    (tmp_path / "deaf").mkdir()
+    code = "import signal, time\nsignal.signal(signal.SIGTERM, lambda *_: 0)"
+    deaf = running(tmp_path / "deaf", code)
+    assert end([deaf], SystemClock(), grace_ms=300) == [deaf]
+    assert not deaf.is_alive
 
 
 def test_process_that_becomes_another_program_is_seen_all_the_time(tmp_path: Path) -> None:
@@ -334,16 +317,6 @@ def test_probe_takes_silence_and_nonsense_for_a_no(repository: Path) -> None:
     assert not data_node_is_known(web)
 
 
-def test_jars_of_one_name_are_the_same_in_all_versions() -> None:
-    jars = {jar for version in HBASE_VERSIONS for jar in read_locked(version)}
-    assert len({jar.name for jar in jars}) == len(jars)
-
-
-def test_versions_stand_in_their_order() -> None:
-    numbers = [tuple(map(int, version.split("."))) for version in HBASE_VERSIONS]
-    assert numbers == sorted(numbers)
-
-
 def test_docs_and_locks_speak_of_the_same_versions() -> None:
     locks = {path.name: path for path in (ROOT / "txn/cluster").glob("jars-*.lock")}
     assert {*locks} == {f"jars-{version}.lock" for version in HBASE_VERSIONS}
@@ -353,13 +326,6 @@ def test_docs_and_locks_speak_of_the_same_versions() -> None:
         assert version in (ROOT / "docs" / "hbase.md").read_text()
 
 
-@pytest.mark.parametrize(
-    ("name", "found"), [("2.5", "2.5.8"), ("2.5.8", "2.5.8"), ("2.6", "2.6.1"), ("2", "2.6.1")]
-)
-def test_version_may_be_named_by_its_beginning(name: str, found: str) -> None:
-    assert find_version(name) == found
-
-
 @pytest.mark.parametrize("name", ["2.7", "2.6.10", "2.", "6.1", "two"])
 def test_unknown_version_is_refused_with_those_that_there_are(tmp_path: Path, name: str) -> None:
     with pytest.raises(SettingsError, match=rf"no such version.*known=.*'{HBASE_VERSION}'\)"):
@@ -367,20 +333,16 @@ def test_unknown_version_is_refused_with_those_that_there_are(tmp_path: Path, na
     assert not (tmp_path / "hbase").exists()
 
 
-@pytest.mark.parametrize(
-    ("asked", "last", "found"),
-    [
+def test_folder_keeps_its_version_until_a_later_one_is_asked_for(tmp_path: Path) -> None:
+    """An upgrade cannot be taken back: it must not happen to one who did not ask for it."""
+    for asked, last, found in (
         ("", None, HBASE_VERSION),
         ("", "2.5.8", "2.5.8"),
         ("2.5", None, "2.5.8"),
         ("2.6", "2.5.8", "2.6.1"),
-        ("2.6.1", "2.6.1", "2.6.1"),
-    ],
-)
-def test_folder_keeps_its_version_until_a_later_one_is_asked_for(
-    tmp_path: Path, asked: str, last: str | None, found: str
-) -> None:
-    assert Settings(tmp_path, version=asked).with_version(last).version == found
+        ("2", "2.6.1", "2.6.1"),
+    ):
+        assert Settings(tmp_path, version=asked).with_version(last).version == found
 
 
 def test_earlier_version_is_refused_on_what_a_later_one_wrote(tmp_path: Path) -> None:

@@ -25,7 +25,7 @@ import thriftpy2
 from opentelemetry.trace import SpanKind
 
 from tests.console.visits import Answer, ask
-from tests.integration.serving import client, raw, rest, served, unasked
+from tests.integration.serving import client, raw, rest, served
 from tests.tracing import (
     PROVIDER,
     SPANS_VARIABLE,
@@ -36,7 +36,7 @@ from tests.tracing import (
     read_spans,
     traced,
 )
-from txn import AssertionFailedError, Exact, InvalidRequestError, Key, Mutation, NotApplied, connect
+from txn import AssertionFailedError, Exact, InvalidRequestError, Key, Mutation, connect
 from txn.clock import SystemClock, poll
 from txn.emulator import serving
 from txn.emulator.serving import Hosted
@@ -167,10 +167,10 @@ def test_a_page_that_cannot_be_made_is_told_once_a_second(
         raise ZeroDivisionError
 
     with page(fail) as port:
-        for _ in range(3):
+        for _ in range(10):
             with pytest.raises(urllib.error.HTTPError):
                 read_metrics(f"http://127.0.0.1:{port}")
-    assert 1 <= caplog.text.count("metrics cannot be shown") < 3
+    assert 1 <= caplog.text.count("metrics cannot be shown") < 10
     assert "ZeroDivisionError" in caplog.text
     assert capsys.readouterr().err == ""
 
@@ -275,16 +275,6 @@ def test_futures_and_many_have_each_a_child_of_their_own(spans: Spans) -> None:
     assert [attribute(span, "txn.outcome") for span in clients[5:]] == ["committed", "assertion"]
 
 
-def test_a_server_that_is_gone_is_told_as_what_did_not_happen(spans: Spans) -> None:
-    with endpoint() as uri:
-        pass
-    with unasked(uri) as engine, pytest.raises(NotApplied):
-        engine.commit([Mutation(X, "1")], deadline_ms=500)
-    (span,) = spans.commits()
-    assert attribute(span, "txn.happened") == "no"
-    assert attribute(span, "error.type") == "NotApplied"
-
-
 @pytest.fixture(scope="module")
 def older(tmp_path_factory: pytest.TempPathFactory) -> ModuleType:
     """The interface as it was before requests had the field `trace`."""
@@ -348,16 +338,3 @@ def test_an_older_client_is_served_as_ever(spans: Spans, older: ModuleType) -> N
             (done,) = plain.commitMany([older.Request([older.Mutation(key, b"2")])], None)
             assert done.committed.complete
     assert [parent_of(span) for span in spans.commits()] == [None, None]
-
-
-def test_a_trace_that_makes_no_sense_does_not_matter(spans: Spans) -> None:
-    with endpoint() as uri:
-        with connect(uri) as engine:
-            engine.ensure_table("data", ["d"])
-        spans.clear()
-        with client(int(uri.rpartition(":")[2]), service=IDL.Transactional) as plain:
-            mutation = IDL.Mutation(IDL.Key(b"x", b"d", b"v", b"data"), b"1")
-            for trace in ({"traceparent": "00-1"}, {"": ""}, {"traceparent": "x" * 10_000}):
-                done = plain.commit([mutation], None, IDL.Options(trace=trace))
-                assert done.complete
-    assert [parent_of(span) for span in spans.commits()] == [None] * 3
