@@ -78,7 +78,7 @@ def test_cluster_is_started_seen_stopped_and_finds_its_data_again(
     assert done.returncode == 0, done.stderr
     started = document(done)
     assert not {*started["uris"].values()} & {hbase.thrift1, hbase.thrift2}
-    with connect(started["uris"]["thrift1"]) as engine:
+    with connect(started["uris"]["native"]) as engine:
         engine.ensure_table("accounts", ["d"])
         engine.commit([Mutation(ALICE, "100")])
 
