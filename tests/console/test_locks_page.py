@@ -23,8 +23,6 @@ from tests.integration.zookeeper import ZooKeeper, zookeeper  # noqa: F401
 from txn.clock import ManualClock
 from txn.errors import CorruptRowError, StoreError
 from txn.leases import open_leases
-from txn.leases.opening import parse_url
-from txn.leases.service import LeaseService
 from txn.locks import (
     Lock,
     LockManager,
@@ -150,12 +148,6 @@ def test_looking_at_leases_makes_no_file_of_them(serve: Serve, store: str, tmp_p
     assert (answer.status, "<code>--leases URL</code>" in answer.body) == (200, True)
 
 
-def test_a_look_at_leases_is_bounded(leases: str) -> None:
-    with LeaseService(parse_url(leases)) as service:
-        service.connections.create_tables()
-        assert len(service.list_lease(most=1)) == 1
-
-
 @pytest.fixture
 def uri(tmp_path: File) -> str:
     return f"embedded://{tmp_path}/store"
@@ -204,14 +196,6 @@ def test_locks_of_a_session_that_was_ended_are_not_shown(uri: str) -> None:
         with open_lock_view(uri) as look:
             assert list_named(look) == []
         store.close()
-
-
-def test_a_look_is_bounded_and_says_so(uri: str) -> None:
-    wanted = [shared(f"a/t{number}") for number in range(9)]
-    with open_manager(uri) as manager, open_lock_view(uri) as look, manager.hold(wanted):
-        for most, is_whole in ((10, True), (9, False)):
-            found = look.list_first(most)
-            assert (len(found.locks), found.is_whole) == (most, is_whole)
 
 
 def test_a_table_that_holds_no_locks_is_named(uri: str) -> None:

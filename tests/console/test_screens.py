@@ -3,8 +3,6 @@ what a person takes from a page: ids, times, searches."""
 
 from __future__ import annotations
 
-import csv
-import json
 import re
 import time
 from collections.abc import Callable
@@ -292,29 +290,6 @@ def test_times_are_shown_as_the_visitor_wants_them(url: str, browse: Browse) -> 
     page.get_by_label("Times").select_option("Relative")
     age = page.locator("main time:not([data-clock])").first
     expect(age).to_have_text(re.compile(r"^\d+ (sec|min)\. ago$"))
-
-
-def test_a_search_is_downloaded_with_all_its_pages(
-    url: str, browse: Browse, tmp_path: Path
-) -> None:
-    """A program reads the JSON, a spreadsheet the CSV."""
-    page = browse(f"{url}/transactions?label=job%3Dtransfer")
-    saved = {}
-    for name in ("CSV", "JSON"):
-        with page.expect_download() as download:
-            page.get_by_role("link", name=name).click()
-        assert download.value.suggested_filename == f"transactions.{name.lower()}"
-        saved[name] = tmp_path / name
-        download.value.save_as(saved[name])
-    document = json.loads(saved["JSON"].read_text())
-    assert (len(document["transactions"]), document["complete"]) == (TRANSFERS, True)
-    rows = list(csv.DictReader(saved["CSV"].read_text().splitlines()))
-    assert [row["transaction"] for row in rows] == [
-        each["transaction"] for each in document["transactions"]
-    ]
-    assert (rows[0]["first_key"], rows[0]["labels"]) == (
-        *("accounts/alice/d:balance", f"job=transfer number={TRANSFERS - 1}"),
-    )
 
 
 def test_a_search_needs_no_mouse(url: str, browse: Browse) -> None:

@@ -25,8 +25,7 @@ from tests.console.crashing import crash_client
 from tests.console.served import serve_here
 from tests.console.visits import ask, wait_for
 from tests.integration.commands import run_here
-from tests.integration.serving import served
-from txn import Key, Mutation, connect
+from txn import connect
 from txn.clock import SystemClock
 from txn.events import silent
 from txn.policy import Policy
@@ -87,6 +86,9 @@ def test_connections_that_ask_nothing_keep_nobody_out(
         for each in silent:
             while each.recv(65_536):  # until it is closed
                 pass
+    files = {"tls_cert": TLS / "certificate.pem", "tls_key": TLS / "key.pem"}
+    with serve_here(context, **files) as url, reach(url) as connection:
+        assert connection.recv(1) == b""  # before it speaks TLS as well
 
 
 def test_a_form_that_does_not_come_is_not_waited_for(
@@ -142,17 +144,6 @@ def test_a_console_with_a_certificate_speaks_tls(serve: Serve, store: str) -> No
         assert answer.status == 200
 
 
-def test_a_silent_connection_is_closed_before_it_speaks_tls_as_well(
-    context: Context, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """It was kept for a minute, and counted nowhere."""
-    monkeypatch.setattr(server, "REQUEST_S", SHORT_S)
-    files = {"tls_cert": TLS / "certificate.pem", "tls_key": TLS / "key.pem"}
-    with serve_here(context, **files) as url, reach(url) as silent:
-        silent.settimeout(20)
-        assert silent.recv(1) == b""
-
-
 @pytest.mark.parametrize("text", ["none\n", None])
 def test_a_certificate_that_cannot_be_used_is_named_before_the_address_is(
     text: str | None, store: str, tmp_path: Path
@@ -195,16 +186,3 @@ def test_prometheus_is_told_what_is_unfinished(serve: Serve, store: str) -> None
     assert [
         name for name in names if not name.endswith("_created") and f"`{name}`" not in told
     ] == []
-
-
-def test_what_servers_count_is_shown(serve: Serve, store: str, tmp_path: Path) -> None:
-    """Conflicts leave no trace in a store where the next try went well, nor do those who help."""
-    crash_client(store, Status.LOCKED, [b"pears"], lock_ttl_ms=100)
-    with served(store, tmp_path / "log", "--transactional", "0", "--metrics", "0") as server:
-        url = serve(store, "--metrics-from", server.uris["metrics"]).url + "/"
-        wait_for(url, "Counts of servers")
-        with connect(server.uris["transactional"], table="stock") as engine:
-            engine.commit([Mutation(Key("pears", "d", "count"), "1")])  # once the lease is over
-        for words in ("Lock conflicts in stock [1-9]", "dead clients rolled back 1"):
-            wait_for(url, words)
-        assert re.search("Latency by phase Phase p50 p95 p99 Batches.* decide ", ask(url).words)

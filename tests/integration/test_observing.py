@@ -45,7 +45,6 @@ from txn.server.listening import listen
 from txn.server.options import Limits
 from txn.server.ports import Server
 from txn.service import messages
-from txn.service.messages import IDL
 from txn.service.server import Transactional
 from txn.stores.local import LocalStore
 from txn.tables.kv.memory import MemoryStore
@@ -175,20 +174,6 @@ def test_a_page_that_cannot_be_made_is_told_once_a_second(
     assert capsys.readouterr().err == ""
 
 
-def test_who_asks_for_metrics_beyond_a_limit_is_turned_away(
-    caplog: pytest.LogCaptureFixture,
-) -> None:
-    with page(hello, 2) as port:
-        with raw(port) as first, raw(port) as second:
-            with raw(port) as third:
-                assert rest(third) == b""
-            for connected in (first, second):
-                connected.sendall(b"GET / HTTP/1.0\r\n\r\n")
-                assert rest(connected).endswith(b"hello")
-        assert poll(lambda: has_room(port), 60_000)
-    assert "too many connections: closed one limit=2" in caplog.text
-
-
 def has_room(port: int) -> bool:
     with suppress(OSError):
         return read_metrics(f"http://127.0.0.1:{port}") == "hello"
@@ -285,46 +270,6 @@ def older(tmp_path_factory: pytest.TempPathFactory) -> ModuleType:
     path.write_text("\n".join(lines))
     module: ModuleType = thriftpy2.load(str(path), module_name="txn_older_thrift")
     return module
-
-
-class OlderServer:
-    """A server that knows no traces: what it has read of a message has no such field."""
-
-    def __init__(self, kinds: ModuleType) -> None:
-        self._kinds = kinds
-        self._now = Transactional(LocalStore(MemoryStore(), SystemClock()))
-        self.seen: list[set[str]] = []
-
-    def __getattr__(self, name: str) -> Any:
-        return getattr(self._now, name)
-
-    def commit(self, mutations: Any, assertions: Any, given: Any) -> Any:
-        self.seen.append(set(vars(given)))
-        done = self._now.commit(mutations, assertions, IDL.Options(**vars(given)))
-        return self._kinds.Committed(**vars(done))
-
-    def commitMany(self, requests: Any, given: Any) -> list[Any]:
-        self.seen += [set(vars(each)) for each in requests]
-        wanted = [IDL.Request(**vars(each)) for each in requests]
-        results = self._now.commitMany(wanted, IDL.Options(**vars(given)))
-        return [
-            self._kinds.Result(self._kinds.Committed(**vars(each.committed))) for each in results
-        ]
-
-
-def test_an_older_server_does_not_look_at_the_trace(spans: Spans, older: ModuleType) -> None:
-    handler = OlderServer(older)
-    service = ServedInterface(older.Transactional, handler)
-    with endpoint(service) as uri, connect(uri, table="data") as engine:
-        engine.ensure_table("data", ["d"])
-        with spans.tracer.start_as_current_span("caller"):
-            assert engine.commit([Mutation(X, "1")]).complete
-            (done,) = engine.commit_many([([Mutation(Y, "1")], [])])
-            assert not isinstance(done, Exception)
-    assert len(handler.seen) == 2
-    assert all("trace" not in fields and "once" in fields for fields in handler.seen)
-    kinds = {span.kind: parent_of(span) for span in spans.commits()}
-    assert kinds[SpanKind.INTERNAL] is None  # it began a trace of its own
 
 
 def test_an_older_client_is_served_as_ever(spans: Spans, older: ModuleType) -> None:

@@ -52,22 +52,21 @@ def environments(
     return Environments(core, built.wheel, tmp_path_factory.mktemp("extras"))
 
 
-def test_every_extra_has_a_trial() -> None:
+def test_every_extra_has_a_trial_and_is_named_on_a_page() -> None:
     assert sorted(TRIALS) == sorted(EXTRAS), "say how to try each extra in tests/release/trials.py"
-
-
-def test_every_extra_is_named_on_a_page() -> None:
     pages = [ROOT / "README.md", *sorted((ROOT / "docs").rglob("*.md"))]
     text = "\n".join(page.read_text() for page in pages)
     assert [extra for extra in EXTRAS if f"`{extra}`" not in text] == []
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("extra", TRIED)
 def test_an_extra_is_enough_for_what_it_is_for(extra: str, environments: Environments) -> None:
     done = environments.having(extra).run_program(TRIALS[extra].works)
     assert done.returncode == 0, done.stderr
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("extra", MISSED)
 def test_an_extra_that_is_missing_is_named(extra: str, environments: Environments) -> None:
     trial = TRIALS[extra]
@@ -76,6 +75,7 @@ def test_an_extra_that_is_missing_is_named(extra: str, environments: Environment
     assert f"install hbase-txn[{extra}]" in done.stderr
 
 
+@pytest.mark.long
 @pytest.mark.parametrize(
     "program",
     [
