@@ -1,5 +1,5 @@
-"""What the console finds by reading on: what is unfinished, what a person searches for, all of it as
-a download, and how much of a check is done."""
+"""What the console finds by reading on: what is unfinished, what is searched for, all of it as a
+download, and how much of a check is done."""
 
 from __future__ import annotations
 

@@ -49,6 +49,7 @@ from txn.tracing import begin_traces, capture_trace, continue_trace, continue_tr
 
 SECRET = b"nobody's business"
 ROW = b"transaction.1700000000000." + b"0" * 32
+HELD, ODD = "held, key data/x/d:x", "stored bytes do not decode"
 PARENT = "00-0af7651916cd43dd8448eb211c80319c-b7ad6b7169203331-01"
 
 
@@ -184,9 +185,8 @@ def test_what_did_not_happen_is_said_so_without_values(spans: Spans) -> None:
     with pytest.raises(AssertionFailedError):
         world.engine.commit([Mutation(X, SECRET + b"2")], [Exact(X, SECRET + b"1")])
     (span,) = spans.commits()
-    assert attribute(span, "txn.outcome") == "assertion"
-    assert attribute(span, "txn.happened") == "no"
-    assert attribute(span, "error.type") == "AssertionFailedError"
+    shown = [attribute(span, name) for name in ("txn.outcome", "txn.happened", "error.type")]
+    assert shown == ["assertion", "no", "AssertionFailedError"]
     assert span.status.status_code is StatusCode.ERROR
     assert span.status.description is not None
     assert span.status.description.startswith("it did not happen: AssertionFailedError: ")
@@ -217,11 +217,9 @@ def test_what_may_have_happened_is_said_so(spans: Spans) -> None:
     assert span.status.description.startswith("it may have happened: CommitOutcomeUnknown")
 
 
-def test_futures_have_the_span_of_who_asked_for_them(spans: Spans) -> None:
-    world = World()
-    callers = []
-    futures = []
-    came, go = threading.Event(), threading.Event()
+def hold_engine() -> tuple[Engine, threading.Event, threading.Event]:
+    """Return an engine that is held at its first phase, when it came there, and how to let it."""
+    world, came, go = World(), threading.Event(), threading.Event()
 
     def hold(event: object) -> None:
         if isinstance(event, Phase):
@@ -229,7 +227,13 @@ def test_futures_have_the_span_of_who_asked_for_them(spans: Spans) -> None:
             assert go.wait(60)
 
     world.on_event = hold  # type: ignore[method-assign]
-    engine = world.client(seed=7)
+    return world.client(seed=7), came, go
+
+
+def test_futures_have_the_span_of_who_asked_for_them(spans: Spans) -> None:
+    callers = []
+    futures = []
+    engine, came, go = hold_engine()
     first = engine.submit(([Mutation(Key("first", "d", "x", TABLE), b"1")], []))
     assert came.wait(60)
     for number in range(3):
@@ -270,40 +274,26 @@ def test_each_request_of_many_has_its_own_span(spans: Spans) -> None:
         "committed",
         "assertion",
     ]
-    (decide,) = [event for event in spans.commits()[0].events if event.name == "decide"]
-    assert decide.attributes is not None
-    assert decide.attributes["txn.batch.transactions"] == 1
-    (lock,) = [event for event in spans.commits()[1].events if event.name == "lock"]
-    assert lock.attributes is not None
-    assert lock.attributes["txn.batch.transactions"] == 2
+    for span, name, number in zip(spans.commits(), ("decide", "lock"), (1, 2), strict=True):
+        (event,) = [event for event in span.events if event.name == name]
+        assert (event.attributes or {})["txn.batch.transactions"] == number
 
 
 def test_a_future_that_is_refused_or_cancelled_ends_its_span(spans: Spans) -> None:
-    world = World()
-    came, go = threading.Event(), threading.Event()
-
-    def hold(event: object) -> None:
-        if isinstance(event, Phase):
-            came.set()
-            assert go.wait(60)
-
-    world.on_event = hold  # type: ignore[method-assign]
-    engine = world.client(seed=7)
+    engine, came, go = hold_engine()
     first = threading.Thread(target=engine.commit, args=([Mutation(X, b"1")],))
     first.start()
     assert came.wait(60)
     assert engine.submit(([Mutation(Y, b"2")], [])).cancel()
     (cancelled,) = spans.commits()
-    assert attribute(cancelled, "txn.outcome") == "cancelled"
-    assert attribute(cancelled, "txn.happened") == "no"
     go.set()
     first.join(60)
     engine.close()
     with pytest.raises(StoreClosedError):
         engine.submit(([Mutation(X, b"1")], []))
-    last = spans.commits()[-1]
-    assert attribute(last, "txn.outcome") == "failed"
-    assert attribute(last, "txn.happened") == "no"
+    for span, outcome in ((cancelled, "cancelled"), (spans.commits()[-1], "failed")):
+        assert attribute(span, "txn.outcome") == outcome
+        assert attribute(span, "txn.happened") == "no"
 
 
 @pytest.mark.parametrize("error", [KeyError("x"), KeyboardInterrupt(), CancelledError()])
@@ -351,6 +341,7 @@ def test_bad_headers_harm_nobody(spans: Spans, bad: dict[str, str] | None) -> No
 
 
 def test_headers_are_each_of_a_request_of_its_own(spans: Spans) -> None:
+    """A server gets the requests of many callers in one message."""
     world = World()
     with continue_traces([{"traceparent": PARENT}, None]):
         world.engine.commit_many([([Mutation(X, b"1")], []), ([Mutation(Y, b"1")], [])])
@@ -379,28 +370,19 @@ def test_what_has_ended_is_sent_where_a_process_may_be_killed() -> None:
 @pytest.mark.parametrize(
     ("error", "outcome", "text"),
     [
+        (ConflictError("held", key=X, holder=ROW), "conflict", f"{HELD}, holder {ROW.decode()}"),
         (
-            ConflictError("held", key=X, holder=ROW),
-            "conflict",
-            f"held, key data/x/d:x, holder {ROW.decode()}",
+            *(ConflictError("held", key=X, holder=SECRET), "conflict"),
+            f"{HELD}, holder no row key, 17 bytes",
         ),
-        (
-            ConflictError("held", key=X, holder=SECRET),
-            "conflict",
-            "held, key data/x/d:x, holder no row key, 17 bytes",
-        ),
-        (blamed(), "conflict", "held, key data/x/d:x, cause CorruptRowError"),
+        (blamed(), "conflict", f"{HELD}, cause CorruptRowError"),
         (DeadlineError("too late"), "deadline", "too late"),
         (AbortedError("no such table"), "aborted", "no such table"),
         (InvalidRequestError("bad", name="x"), "invalid", "bad name='x'"),
         (NotApplied("the store is away"), "failed", "the store is away"),
-        (CorruptRowError("odd", value=SECRET), "failed", "stored bytes do not decode"),
-        (
-            CorruptRowError("odd", row=ROW, cause=SECRET),
-            "failed",
-            f"stored bytes do not decode: {ROW.decode()}",
-        ),
-        (CorruptRowError("odd", key=X), "failed", "stored bytes do not decode: data/x/d:x"),
+        (CorruptRowError("odd", value=SECRET), "failed", ODD),
+        (CorruptRowError("odd", row=ROW, cause=SECRET), "failed", f"{ODD}: {ROW.decode()}"),
+        (CorruptRowError("odd", key=X), "failed", f"{ODD}: data/x/d:x"),
         (StoreError("x" * 9_000), "failed", "x" * 500),
         (CommitOutcomeUnknown(b"t"), "unknown", "commit outcome unknown transaction=b't'"),
         (KeyboardInterrupt(SECRET.decode()), "unknown", "broken off"),
@@ -411,12 +393,9 @@ def test_each_error_has_an_outcome_and_a_text(
 ) -> None:
     assert name_outcome(error) == outcome
     assert explain_failure(error) == text
-
-
-def test_a_lost_answer_is_told_by_its_cause_s_name() -> None:
-    error = CommitOutcomeUnknown(b"t")
-    error.__cause__ = MaybeApplied(SECRET.decode())
-    assert explain_failure(error) == "the answer was lost: MaybeApplied"
+    lost = CommitOutcomeUnknown(b"t")
+    lost.__cause__ = MaybeApplied(SECRET.decode())
+    assert explain_failure(lost) == "the answer was lost: MaybeApplied"
 
 
 @pytest.mark.parametrize("first", ["", "from opentelemetry import trace;"])
