@@ -5,9 +5,10 @@ from __future__ import annotations
 import itertools
 import shutil
 from collections import namedtuple
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -56,16 +57,11 @@ class Odd(CountingStore):
     def read(self, keys: Sequence[Key]) -> dict[Key, Cell | None]:  # type: ignore[override]
         found = super().read(keys)
         if self.fault == "clock":
-            later = 5_000
             return {
-                key: cell and replace_time(cell, cell.timestamp + later)
+                key: cell and cell._replace(timestamp=cell.timestamp + 5_000)
                 for key, cell in found.items()
             }
         return found
-
-
-def replace_time(cell: Cell, timestamp: int) -> Cell:
-    return cell._replace(timestamp=timestamp)
 
 
 def examined(store: Store, world: World) -> list[Diagnosis]:
@@ -77,18 +73,18 @@ def wrong(found: Sequence[Diagnosis]) -> list[Diagnosis]:
     return [diagnosis for diagnosis in found if diagnosis.verdict is not Verdict.FINE]
 
 
+def about(what: str, found: Sequence[Diagnosis]) -> Diagnosis:
+    (told,) = (each for each in found if each.about == what)
+    return told
+
+
 def test_a_store_of_ours_is_fine() -> None:
     world = World()
     for _ in range(3):
         found = examined(world.store, world)
         assert wrong(found) == []
-        about = [diagnosis.about for diagnosis in found]
-        assert about[1:] == [
-            "store",
-            "table txn, family t",
-            "protocol",
-            "clock",
-            "checked writes",
+        assert [diagnosis.about for diagnosis in found] == [
+            *("versions", "store", "table txn, family t", "protocol", "clock", "checked writes"),
             "table data, family d",
         ]
 
@@ -97,7 +93,7 @@ def test_it_tells_that_the_name_of_the_protocol_is_lost() -> None:
     world = World(protocol="fenced")
     world.engine.commit([Mutation(X, b"1"), Mutation(Y, b"1")])
     world.store.write([Edit(protocol_key(b"txn"), None, world.clock.wall_ms() + 1)])
-    (told,) = (each for each in examined(world.store, world) if each.about == "protocol")
+    told = about("protocol", examined(world.store, world))
     assert told.seen.startswith("fenced, which is not written down: txn init does it")
 
 
@@ -107,7 +103,7 @@ def test_it_tells_the_protocol_and_whether_the_store_can_do_it(protocol: Protoco
     narrow = CountingStore(world.store)
     narrow.features = frozenset({"describe"})
     for store, can in ((world.store, True), (narrow, False)):
-        (told,) = (each for each in examined(store, world) if each.about == "protocol")
+        told = about("protocol", examined(store, world))
         assert told.seen.startswith(protocol)
         is_wrong = not can and protocol == "fenced"
         assert (told.verdict is Verdict.WRONG) is is_wrong
@@ -115,21 +111,18 @@ def test_it_tells_the_protocol_and_whether_the_store_can_do_it(protocol: Protoco
 
 
 def test_the_clocks_matter_more_to_a_fenced_database() -> None:
+    """Its clients choose all timestamps that count."""
     world = World(protocol="fenced")
     (clock,) = wrong(examined(Odd(world.store, fault="clock"), world))
     assert "beyond 60000 ms fsck repairs nothing, and a client commits nothing" in clock.mend
 
 
-def test_it_leaves_nothing_behind() -> None:
+def test_it_leaves_nothing_behind(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Not even a delete marker; where calls cannot be undone, it deletes what it wrote."""
     world = World()
     before, kept = list(world.store.scan(b"txn")), world.keys_kept()
     examined(world.store, world)
     assert (list(world.store.scan(b"txn")), world.keys_kept()) == (before, kept)
-
-
-def test_it_leaves_no_cell_where_calls_cannot_be_undone(monkeypatch: pytest.MonkeyPatch) -> None:
-    world = World()
-    before = list(world.store.scan(b"txn"))
     apart = CountingStore(world.store)
     monkeypatch.setattr(apart, "atomically", lambda work: work())
     examined(apart, world)
@@ -201,17 +194,17 @@ class Visited(CountingStore):
         self.left = number
         self.visit = visit
 
-    def read(self, keys: Collection[Key]) -> dict[Key, Cell | None]:
+    def read(self, *given: Any) -> dict[Key, Cell | None]:  # type: ignore[override]
         self.count_down()
-        return super().read(keys)
+        return super().read(*given)
 
-    def write(self, edits: Sequence[Edit], *, durable: bool = True, by_row: bool = False) -> None:
+    def write(self, *given: Any, **options: bool) -> None:
         self.count_down()
-        super().write(edits, by_row=by_row)
+        super().write(*given, **options)
 
-    def check_and_put(self, checks: Sequence[Check], *, durable: bool = True) -> list[bool]:
+    def check_and_put(self, *given: Any, **options: bool) -> list[bool]:
         self.count_down()
-        return super().check_and_put(checks)
+        return super().check_and_put(*given, **options)
 
     def describe(self, table: bytes) -> Mapping[bytes, Family] | None:
         self.count_down()
@@ -271,7 +264,7 @@ def test_it_tells_how_much_room_there_is(tmp_path: Path, monkeypatch: pytest.Mon
     with connect(uri) as engine:
         for free, verdict in ((1 << 40, Verdict.FINE), (1 << 20, Verdict.CAUTION)):
             monkeypatch.setattr(shutil, "disk_usage", lambda path, free=free: usage(free))
-            (disk,) = (each for each in examine(engine.context, uri=uri) if each.about == "disk")
+            disk = about("disk", list(examine(engine.context, uri=uri)))
             assert (disk.verdict, f"{free:,} bytes are free" in disk.seen) == (verdict, True)
             assert ("make room" in disk.mend) is (verdict is Verdict.CAUTION)
 

@@ -27,21 +27,16 @@ class Shell:
             engine.ensure_table("data", ["d"])
             labels = {"job": "load"}
             done = engine.commit([Mutation(Key("z", "d", "v"), "1")], labels=labels)
-        self.done, self.held = (
-            done.transaction.decode(),
-            crashed(self.uri, Status.ASSERTED).decode(),
-        )
+        self.done = done.transaction.decode()
+        self.held = crashed(self.uri, Status.ASSERTED).decode()
 
     def run(self, *words: str) -> Any:
         return CliRunner().invoke(app, [*words, "--store", self.uri])
 
     def read(self, *words: str) -> list[dict[str, Any]]:
         text = self.run(*words, "--json").stdout
-        return (
-            [json.loads(text)]
-            if text.startswith("{\n")
-            else list(map(json.loads, text.split("\n")[:-1]))
-        )
+        lines = [text] if text.startswith("{\n") else text.splitlines()
+        return [json.loads(line) for line in lines]
 
 
 @pytest.fixture(params=get_args(ProtocolName))
@@ -66,10 +61,8 @@ def test_the_holder_of_a_key_is_shown(shell: Shell) -> None:
         assert f"{key_text(key)}  held by {shell.held}\n" in text and name_owner() in text
         (got,) = shell.read("get", key_text(key))
         assert got["locked_by"] == shell.held
-        assert (
-            f"  locked by {shell.held} of {name_owner()}\n"
-            in shell.run("get", key_text(key)).stdout
-        )
+        told = shell.run("get", key_text(key)).stdout
+        assert f"  locked by {shell.held} of {name_owner()}\n" in told
 
 
 def test_a_free_key_is_said_to_be_free(shell: Shell) -> None:
@@ -77,11 +70,8 @@ def test_a_free_key_is_said_to_be_free(shell: Shell) -> None:
     (shown,) = shell.read("show", "data/z/d:v")
     assert (shown["locked_by"], shown["transaction"]) == (None, None)
     assert shell.read("get", "data/z/d:v")[0]["locked_by"] is None
-    for key, words in {
-        "none/a/d:v": "no such table",
-        "data/a/x:v": "no such family",
-        "a/b": "a key is",
-    }.items():
+    wrong = {"none/a/d:v": "no such table", "data/a/x:v": "no such family", "a/b": "a key is"}
+    for key, words in wrong.items():
         done = shell.run("show", key)
         assert done.exit_code and words in str(done.exception)
 
