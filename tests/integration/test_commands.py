@@ -18,7 +18,6 @@ from tests.integration.commands import run_here
 from txn import Delete, Key, Mutation, connect
 from txn.client.parts import PartsClient
 from txn.model import Edit
-from txn.protocol.row import column
 from txn.protocol.statuses import Status
 from txn.request import Request
 from txn.stores import open_store
@@ -156,19 +155,6 @@ def test_fsck_finds_mends_and_is_clean(uri: str, run: Run) -> None:
     assert run("get", "data/x/d:v").stdout.endswith("  new\n")
 
 
-def test_fsck_tells_of_what_is_younger_than_the_grace(uri: str, run: Run) -> None:
-    crashed(uri, Status.ASSERTED)
-    for options in ((), ("--scan", "data", "--repair")):
-        done = run("fsck", *options)
-        assert done.returncode == 0  # live clients leave as much
-        assert "clean" not in done.stdout
-        assert "left alone: 1 decided." in done.stdout
-        assert "the grace of 1 m 0 s" in done.stdout and "--grace 0s" in done.stdout
-        (told,) = lines(run("fsck", *options, "--json"))
-        assert (told["found"], told["unfinished"], told["grace_ms"]) == (0, {"decided": 1}, 60_000)
-        assert isinstance(told["oldest_ms"], int) and 0 <= told["oldest_ms"] < 60_000
-
-
 def test_a_quiet_fsck_prints_findings_and_nothing_else(uri: str, run: Run) -> None:
     decided = crashed(uri, Status.ASSERTED)
     for options in ((), ("--json",)):
@@ -179,25 +165,6 @@ def test_a_quiet_fsck_prints_findings_and_nothing_else(uri: str, run: Run) -> No
     assert decided.decode() in found.stdout
     (finding,) = lines(run("fsck", "--quiet", "--grace", "0s", "--json"))
     assert finding["kind"] == "decided"
-
-
-def test_fsck_leaves_what_does_not_decode_and_says_so(uri: str, run: Run) -> None:
-    row_key = crashed(uri, Status.CLEANING)
-    store = open_store(uri)
-    buffer = column(b"txn", row_key, b"buffer")
-    cell = store.read([buffer])[buffer]
-    assert cell is not None
-    store.write([Edit(buffer, b"junk", cell.timestamp)])
-    store.close()
-    done = run("fsck", "--repair", "--grace", "0s", "--json")
-    assert done.returncode == 1
-    finding, summary = lines(done)
-    assert (finding["kind"], finding["severity"]) == ("unreadable", "report-only")
-    assert (summary["found"], summary["left"]) == (1, 1)
-    assert finding["repair"]["result"] == "left-alone"  # type: ignore[index]
-    shown = run("show", row_key.decode())
-    assert shown.returncode == 0
-    assert "cut short" in shown.stdout
 
 
 def test_ls_lists_and_selects(uri: str, run: Run) -> None:
@@ -342,20 +309,6 @@ def test_ls_leaves_out_parts_unless_they_are_asked_for(uri: str, run: Run) -> No
     assert (row["parts"], row["part_of"], part["parts"], part["part_of"]) == ([3], None, None, name)
     text = run("ls").stdout
     assert "3 parts" in text and "in parts" in text
-
-
-def test_show_says_how_many_keys_it_has_looked_at(uri: str, run: Run) -> None:
-    with connect(uri, table="stock") as engine:
-        engine.ensure_table("stock", ["d"])
-        mutations = [Mutation(Key(f"{number}", "d", "x"), "1") for number in range(1_001)]
-        for _ in range(2):
-            done = engine.commit(mutations).transaction.decode()
-    assert "0 of 1001, of the first 1,000 that were looked at" in run("show", done).stdout
-    document = json.loads(run("show", done, "--json").stdout)
-    assert (document["keys"], document["keys_read"]) == (1_001, 1_000)
-    changes = document["mutations"]
-    assert [change["old_unseen"] for change in changes] == [None] * 1_000 + ["not read"]
-    assert all(change["old"] == "1" for change in changes[:1_000])
 
 
 def test_show_means_the_transaction_and_tells_of_its_parts(uri: str, run: Run) -> None:
