@@ -58,12 +58,11 @@ def test_a_backup_beside_writers_is_of_one_instant(tmp_path: Path) -> None:
     line = [sys.executable, "-m", "tests.integration.bank", uri]
     writers = [subprocess.Popen([*line, str(seed), str(log)]) for seed in range(3)]
     try:
-        while not log.exists() or len(log.read_text().splitlines()) < 20:
-            assert all(each.poll() is None for each in writers)
-            time.sleep(0.02)
         for number in range(4):
+            while not log.exists() or len(log.read_text().splitlines()) < 20 * (number + 1):
+                assert all(each.poll() is None for each in writers)
+                time.sleep(0.02)
             backup(uri, tmp_path / f"copy{number}")
-            time.sleep(0.2)
     finally:
         for each in writers:
             each.kill()
@@ -80,12 +79,20 @@ def test_a_backup_beside_writers_is_of_one_instant(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("when", ["copying bytes", "checking entries"])
-def test_a_killed_backup_leaves_none(store: str, tmp_path: Path, when: str) -> None:
+def test_an_interrupted_or_killed_backup_leaves_none(store: str, tmp_path: Path, when: str) -> None:
+    """An operator who finds the folder may rely on it."""
+
+    def interrupt(step: str, done: int, total: int) -> None:
+        if step == when:
+            raise KeyboardInterrupt
 
     def stop(step: str, done: int, total: int) -> None:
         if step == when:
             os.kill(os.getpid(), signal.SIGKILL)
 
+    with pytest.raises(KeyboardInterrupt):
+        backup(store, tmp_path / "copy", on_step=interrupt)
+    assert os.listdir(tmp_path) == ["store"]
     child = Child(lambda tell: backup(store, tmp_path / "copy", on_step=stop) and None)
     assert os.waitstatus_to_exitcode(os.waitpid(child.pid, 0)[1]) == -signal.SIGKILL
     left, _ = sorted(os.listdir(tmp_path))
@@ -123,18 +130,6 @@ def test_a_full_disk_makes_no_backup(
     assert os.listdir(tmp_path) == ["store"]
 
 
-def test_an_interrupted_backup_leaves_nothing(store: str, tmp_path: Path) -> None:
-    for wanted in ("copying bytes", "checking entries"):
-
-        def stop(step: str, done: int, total: int, wanted: str = wanted) -> None:
-            if step == wanted:
-                raise KeyboardInterrupt
-
-        with pytest.raises(KeyboardInterrupt):
-            backup(store, tmp_path / "copy", on_step=stop)
-        assert os.listdir(tmp_path) == ["store"]
-
-
 def test_a_copy_whose_entries_are_missing_is_found(store: str, tmp_path: Path) -> None:
     path = tmp_path / "copy"
     backup(store, path)
@@ -150,7 +145,7 @@ def test_a_copy_whose_entries_are_missing_is_found(store: str, tmp_path: Path) -
 
 
 @pytest.mark.parametrize(
-    ("store", "words"),
+    ("uri", "words"),
     [
         ("memory://", "only an embedded store has files"),
         ("hbase://zk", "on HBase take snapshots of all tables"),
@@ -159,28 +154,27 @@ def test_a_copy_whose_entries_are_missing_is_found(store: str, tmp_path: Path) -
         ("embedded:///absent/store", "no such store"),
     ],
 )
-def test_other_stores_are_told_what_to_use(store: str, words: str, tmp_path: Path) -> None:
+def test_other_stores_are_told_what_to_use(uri: str, words: str, tmp_path: Path) -> None:
+    """Nobody should believe that there is a backup."""
     with pytest.raises(InvalidRequestError, match=words):
-        backup(store, tmp_path / "copy")
+        backup(uri, tmp_path / "copy")
     assert os.listdir(tmp_path) == []
 
 
-@pytest.mark.parametrize(
-    ("dest", "words"),
-    [
-        ("full", "absent or an empty folder"),
-        ("file", "absent or an empty folder"),
-        ("store/copy", "in the store's own folder"),
-        ("/proc", "absent or an empty folder"),
-        ("/dev/shm", "mount point|empty folder"),
-    ],
-)
-def test_a_backup_replaces_nothing(store: str, dest: str, words: str, tmp_path: Path) -> None:
+def test_a_backup_replaces_nothing(store: str, tmp_path: Path) -> None:
+    """Neither an older backup nor anything else."""
     (tmp_path / "full").mkdir()
     (tmp_path / "full" / "letter").touch()
     (tmp_path / "file").touch()
-    with pytest.raises(InvalidRequestError, match=f"no backup was made.*({words})"):
-        backup(store, tmp_path / dest)
+    for dest, words in {
+        "full": "absent or an empty folder",
+        "file": "absent or an empty folder",
+        "store/copy": "in the store's own folder",
+        "/proc": "absent or an empty folder",
+        "/dev/shm": "mount point|empty folder",
+    }.items():
+        with pytest.raises(InvalidRequestError, match=f"no backup was made.*({words})"):
+            backup(store, tmp_path / dest)
 
 
 def test_of_two_backups_to_one_place_one_is_made(store: str, tmp_path: Path) -> None:
