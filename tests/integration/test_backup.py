@@ -178,7 +178,6 @@ def test_a_backup_replaces_nothing(store: str, tmp_path: Path) -> None:
 
 
 def test_of_two_backups_to_one_place_one_is_made(store: str, tmp_path: Path) -> None:
-
     def make_another(step: str, done: int, total: int) -> None:
         if not any((tmp_path / "copy").iterdir()):
             backup(store, tmp_path / "copy")

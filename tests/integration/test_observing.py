@@ -40,7 +40,6 @@ from txn import AssertionFailedError, Exact, InvalidRequestError, Key, Mutation,
 from txn.clock import SystemClock, poll
 from txn.emulator import serving
 from txn.emulator.serving import Hosted
-from txn.server.connection import ServedInterface
 from txn.server.listening import listen
 from txn.server.options import Limits
 from txn.server.ports import Server
@@ -124,11 +123,6 @@ def hello(environ: Any, start: Any) -> list[bytes]:
     return [b"hello"]
 
 
-def reset(connected: socket.socket) -> None:
-    connected.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
-    connected.close()
-
-
 def test_strangers_at_the_port_of_metrics_fill_no_log(
     caplog: pytest.LogCaptureFixture,
     capsys: pytest.CaptureFixture[str],
@@ -141,7 +135,7 @@ def test_strangers_at_the_port_of_metrics_fill_no_log(
             assert rest(silent) == b""
         with raw(port) as broken:
             broken.sendall(b"GET")
-            reset(broken)
+            broken.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
         assert read_metrics(f"http://127.0.0.1:{port}") == "hello"
     assert (capsys.readouterr().err, caplog.text) == ("", "")
 
@@ -161,7 +155,6 @@ def test_a_request_for_metrics_has_a_limit_as_a_whole(monkeypatch: pytest.Monkey
 def test_a_page_that_cannot_be_made_is_told_once_a_second(
     caplog: pytest.LogCaptureFixture, capsys: pytest.CaptureFixture[str]
 ) -> None:
-
     def fail(environ: Any, start: Any) -> list[bytes]:
         raise ZeroDivisionError
 
@@ -192,10 +185,10 @@ def spans() -> Iterator[Spans]:
 
 
 @contextmanager
-def endpoint(service: ServedInterface | None = None) -> Iterator[str]:
-    """The service in this process, as it is now or as it was."""
+def endpoint() -> Iterator[str]:
+    """The service in this process."""
     hosted = Transactional(LocalStore(MemoryStore(), SystemClock()))
-    with Server([(listen("127.0.0.1", 0), service or hosted.service)]) as server:
+    with Server([(listen("127.0.0.1", 0), hosted.service)]) as server:
         yield f"txn://127.0.0.1:{server.ports[0]}"
     hosted.flush()
 
@@ -213,8 +206,8 @@ def test_a_server_s_span_is_a_child_of_its_client_s(spans: Spans) -> None:
     assert parent_of(there) == id_of(here)
     assert [event.name for event in here.events] == []
     assert "decide" in [event.name for event in there.events]
-    assert attribute(here, "txn.transaction") == done.transaction.decode()
-    assert attribute(there, "txn.transaction") == done.transaction.decode()
+    for span in (here, there):
+        assert attribute(span, "txn.transaction") == done.transaction.decode()
     assert parent_of(refusing) == id_of(refused)
     assert [attribute(span, "txn.outcome") for span in (refused, refusing)] == ["assertion"] * 2
 

@@ -252,7 +252,6 @@ def test_futures_have_the_span_of_who_asked_for_them(spans: Spans) -> None:
 
 
 def test_tasks_have_the_span_of_who_awaits(spans: Spans) -> None:
-
     async def work(name: str) -> int:
         async with connect_async(f"memory://{name}", table="t") as engine:
             await engine.ensure_table("t", ["d"])
