@@ -33,13 +33,13 @@ from recovery.fsck import check
 from recovery.search import COUNT, Query, SearchPage
 from tests.unit.test_search import ALL, NOW_MS, TXN, Fetching, Rows
 from tests.unit.worlds import X
-from txn.errors import NotApplied, StoreError, TxnError
+from txn.errors import NotApplied, StoreError
 from txn.model import Edit, Family, Key, Mutation, Row
 from txn.protocol.listing import strip_bucket
 from txn.protocol.row import column, new_row_key
 from txn.protocol.statuses import FENCED, Status
 from txn.request import Request
-from txn.testing.faulty import Fault, FaultyStore, Reply
+from txn.testing.faulty import Call, Fault, FaultyStore, Reply
 from txn.text import key_text
 
 
@@ -48,6 +48,10 @@ def scan_all(scan: UnfinishedScan, ms: int = 1_000) -> Unfinished:
     while not (found := scan.advance(ms)).is_complete:
         pass
     return found
+
+
+def scan_rows(rows: Rows) -> Unfinished:
+    return scan_all(UnfinishedScan(rows.context))
 
 
 def test_the_unfinished_are_counted_and_the_oldest_are_kept() -> None:
@@ -68,6 +72,11 @@ def test_the_unfinished_are_counted_and_the_oldest_are_kept() -> None:
     ]
     assert scan.latest == found
     assert found.has_all
+    rows.put([*ahead, *old], Status.COMPLETE, at_ms=NOW_MS + 1)
+    rows.clock.advance(5)
+    again = scan_all(scan)  # a round begins anew
+    assert (again.statuses["0-WRITTEN"], again.rows, again.as_of) == (9, 9, NOW_MS + 5)
+    assert scan_rows(Rows()).rows == 0
 
 
 def test_only_the_oldest_and_the_first_are_kept(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -75,7 +84,7 @@ def test_only_the_oldest_and_the_first_are_kept(monkeypatch: pytest.MonkeyPatch)
     rows = Rows()
     for at in range(100):
         rows.put([new_row_key(NOW_MS - at, at)], Status.LOCKED, at_ms=NOW_MS - at)
-    found = scan_all(UnfinishedScan(rows.context))
+    found = scan_rows(rows)
     assert (found.rows, len(found.heads), found.has_all) == (100, 70, False)
     assert [head.since for head in found.oldest] == [*range(NOW_MS - 99, NOW_MS - 99 + OLDEST)]
 
@@ -85,22 +94,10 @@ def test_those_with_a_status_are_listed_newest_first() -> None:
     keys = [b"%02d." % (at % 3) + new_row_key(NOW_MS - at, at) for at in range(9)]
     rows.put(keys, Status.LOCKED)
     rows.put([new_row_key(NOW_MS - 4, 99)], Status.WRITTEN)
-    found = scan_all(UnfinishedScan(rows.context))
+    found = scan_rows(rows)
     listed = found.select([Status.LOCKED], strip_bucket(keys[2]))
     assert [head.row_key for head in listed] == keys[3:]
     assert found.select([Status.PUT], b"x") == []
-
-
-def test_a_round_begins_anew() -> None:
-    rows = Rows()
-    (row_key,) = rows.put([new_row_key(NOW_MS, 1)], Status.LOCKED)
-    scan = UnfinishedScan(rows.context)
-    assert scan_all(scan).rows == 1
-    rows.put([row_key], Status.COMPLETE, at_ms=NOW_MS + 1)
-    rows.clock.advance(5)
-    found = scan_all(scan)
-    assert (found.rows, found.oldest, found.as_of) == (0, [], NOW_MS + 5)
-    assert scan_all(UnfinishedScan(Rows().context)).rows == 0
 
 
 def test_what_is_finished_is_not_sent() -> None:
@@ -172,30 +169,25 @@ def test_a_step_that_fails_leaves_no_round_that_seems_whole() -> None:
 
 @pytest.mark.parametrize("prefix", [b"", b"00."])
 def test_rows_of_others_hide_nothing(prefix: bytes) -> None:
+    """Nor does a status of a newer version: nobody knows whether it is finished."""
     rows = Rows()
     rows.put([prefix + new_row_key(NOW_MS, 1)], Status.LOCKED)
     for junk in (b"transaction.0junk", b"transaction.", b"transaction.zebra"):
         rows.store.write([Edit(column(TXN, prefix + junk, b"status"), b"x", NOW_MS)])
-    assert scan_all(UnfinishedScan(rows.context)).statuses == {"1-LOCKED": 1}
-
-
-def test_a_status_of_a_newer_version_is_counted_as_unknown() -> None:
-    rows = Rows()
-    strange = column(TXN, new_row_key(NOW_MS, 1), b"status")
+    strange = column(TXN, prefix + new_row_key(NOW_MS, 2), b"status")
     rows.store.write([Edit(strange, b"9-NEW", NOW_MS)])
-    found = scan_all(UnfinishedScan(rows.context))
-    assert (found.statuses, found.oldest) == ({UNKNOWN: 1}, [])
+    found = scan_rows(rows)
+    assert (found.statuses, len(found.oldest)) == ({"1-LOCKED": 1, UNKNOWN: 1}, 1)
 
 
-@pytest.mark.parametrize("protocol", ["six-phase", "fenced"])
-def test_a_status_is_as_old_as_the_server_says(protocol: str) -> None:
+def test_a_status_is_as_old_as_the_server_says() -> None:
+    """The timestamp of a fenced one is its owner's."""
     rows = Rows()
     row_key = new_row_key(NOW_MS, 1)
     cells = {b"status": (b"2-ASSERTED", 7), Status.ASSERTED.at: (b"", 9)}
     rows.store.write([Edit(column(TXN, row_key, name), *cell) for name, cell in cells.items()])
-    fenced = protocol == "fenced"
-    context = replace(rows.context, rules=FENCED) if fenced else rows.context
-    assert scan_all(UnfinishedScan(context)).oldest[0].since == (9 if fenced else 7)
+    for context, since in ((rows.context, 7), (replace(rows.context, rules=FENCED), 9)):
+        assert scan_all(UnfinishedScan(context)).oldest[0].since == since
 
 
 FEW = ReadLimits(rows=100)
@@ -251,26 +243,17 @@ def test_a_full_page_is_not_continued() -> None:
 def test_a_search_says_how_far_it_has_come(again: bool) -> None:
     rows = Rows()
     put_needle(rows)
-    searches = make(rows)
+    store = Fetching(rows.store)
+    searches = make(rows, store=store)
     search = searches.find(Query(key=X), None, again=True)
     for _ in range(9):
         assert search.is_running
+        before = store.rows
         search = searches.find(Query(key=X), None, again=again)
+        assert 100 <= store.rows - before <= 102  # and at first the oldest row of the table
     assert search.page.read == 1_000
     assert search.done == pytest.approx(900 / 1_900, abs=0.01)
     assert len(finish(searches, Query(key=X)).rows) == 1
-
-
-def test_each_update_reads_within_the_limits() -> None:
-    rows = Rows()
-    put_needle(rows)
-    store = Fetching(rows.store)
-    searches = make(rows, store=store)
-    searches.find(Query(key=X), None, again=True)
-    for _ in range(5):
-        before = store.rows
-        searches.find(Query(key=X), None, again=False)
-        assert 100 <= store.rows - before <= 102  # and at first the oldest row of the table
 
 
 class Waiting(Fetching):
@@ -322,6 +305,7 @@ def test_an_update_does_not_wait_for_another_of_the_same_search() -> None:
 
 
 def test_few_searches_are_kept() -> None:
+    """The oldest one gives way, and begins anew if its page is still open."""
     rows = Rows()
     put_needle(rows)
     searches = make(rows)
@@ -335,24 +319,18 @@ def test_an_error_of_the_store_is_raised_and_the_search_continues_after_it() -> 
     rows = Rows()
     needle = put_needle(rows)
 
-    class Failing(Fetching):
-        is_away = False
+    def fail(call: Call) -> Fault:
+        rows.clock.advance(600_000)
+        return Fault(frozenset(), Reply.NOT_APPLIED)
 
-        def scan(self, *args: Any, **options: Any) -> Iterator[Row]:
-            for row in super().scan(*args, **options):
-                if self.is_away:
-                    rows.clock.advance(600_000)
-                    raise NotApplied("it is away")
-                yield row
-
-    store = Failing(rows.store)
+    store = FaultyStore(rows.store, lambda call: Fault())
     searches = make(rows, store=store)
     search = searches.find(Query(key=X), None, again=True)
-    store.is_away = True
-    with pytest.raises(TxnError, match="it is away"):
+    store.plan = fail
+    with pytest.raises(NotApplied):
         searches.find(Query(key=X), None, again=False)
     assert (search.is_running, search.page.read) == (True, 100)
-    store.is_away = False
+    store.plan = lambda call: Fault()
     assert list_found(finish(searches, Query(key=X))) == [needle]
 
 
@@ -366,7 +344,7 @@ def put_locked(rows: Rows, number: int = 120) -> list[bytes]:
 def test_what_is_known_to_be_unfinished_is_shown_at_once() -> None:
     rows = Rows()
     locked = put_locked(rows)
-    unfinished = scan_all(UnfinishedScan(rows.context))
+    unfinished = scan_rows(rows)
     (new,) = rows.put([new_row_key(NOW_MS + 1, 1)], Status.LOCKED)
     rows.put([locked[3]], Status.COMPLETE, at_ms=NOW_MS + 1)
     searches, found, before = make(rows, unfinished), [], None
@@ -383,7 +361,7 @@ def test_what_is_known_to_be_unfinished_is_shown_at_once() -> None:
 def test_what_is_known_is_searched_by_its_other_facts() -> None:
     rows = Rows()
     put_locked(rows)
-    unfinished = scan_all(UnfinishedScan(rows.context))
+    unfinished = scan_rows(rows)
     searches = make(rows, unfinished)
     searches.find(replace(LOCKED, key=X), None, again=True)
     search = finish(searches, replace(LOCKED, key=X))
@@ -393,7 +371,7 @@ def test_what_is_known_is_searched_by_its_other_facts() -> None:
 def test_what_is_known_so_far_is_shown_while_the_search_goes_on() -> None:
     rows = Rows()
     locked = put_locked(rows, 10)
-    unfinished = replace(scan_all(UnfinishedScan(rows.context)), is_complete=False)
+    unfinished = replace(scan_rows(rows), is_complete=False)
     searches = make(rows, unfinished)
     search = searches.find(LOCKED, None, again=True)
     assert search.is_running
@@ -545,14 +523,6 @@ def test_progress_grows_with_what_is_read(tables: tuple[bytes, ...]) -> None:
     assert 0.1 < half / len(seen) < 0.9
 
 
-def test_an_empty_table_is_done_at_once() -> None:
-    rows = Rows()
-    assert find_bounds(rows.context, TXN) == [b"", b""]
-    progress = CheckProgress(rows.context, ())
-    progress.reach(TXN, b"any")
-    assert progress.percent <= 99
-
-
 def test_bounds_divide_the_rows(monkeypatch: pytest.MonkeyPatch) -> None:
     rows = Rows()
     fill(rows, 2_000)
@@ -562,11 +532,13 @@ def test_bounds_divide_the_rows(monkeypatch: pytest.MonkeyPatch) -> None:
     assert PARTS // 2 < len(bounds) <= PARTS + 2
     monkeypatch.setattr(type(rows.store), "find_splits", lambda *_: [])
     assert find_bounds(rows.context, DATA) == [b"a00000", b"zz01999"]
+    empty = Rows().context
+    assert find_bounds(empty, TXN) == [b"", b""]
+    progress = CheckProgress(empty, ())
+    progress.reach(TXN, b"any")
+    assert progress.percent <= 99
 
 
-@pytest.mark.parametrize(
-    ("row", "position"),
-    [(b"", 0.0), (b"b0", 0.0), (b"b2", 0.5), (b"b4", 1.0), (b"c", 2.0), (b"d", 2.0)],
-)
-def test_a_position_lies_between_the_bounds(row: bytes, position: float) -> None:
-    assert find_position([b"b0", b"b4", b"c"], row) == position
+def test_a_position_lies_between_the_bounds() -> None:
+    places = {b"": 0.0, b"b0": 0.0, b"b2": 0.5, b"b4": 1.0, b"c": 2.0, b"d": 2.0}
+    assert {row: find_position([b"b0", b"b4", b"c"], row) for row in places} == places
