@@ -16,7 +16,6 @@ from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager, suppress
 from functools import partial
 from pathlib import Path
-from types import ModuleType
 from typing import Any
 from unittest.mock import ANY
 
@@ -253,19 +252,13 @@ def test_futures_and_many_have_each_a_child_of_their_own(spans: Spans) -> None:
     assert [attribute(span, "txn.outcome") for span in clients[5:]] == ["committed", "assertion"]
 
 
-@pytest.fixture(scope="module")
-def older(tmp_path_factory: pytest.TempPathFactory) -> ModuleType:
-    """The interface as it was before requests had the field `trace`."""
+def test_an_older_client_is_served_as_ever(spans: Spans, tmp_path: Path) -> None:
+    """Its interface has no field `trace`, as that of any other Thrift client."""
     text = Path(messages.__file__).with_name("transactional.thrift").read_text()
     lines = [line for line in text.splitlines() if "map<string, string> trace" not in line]
     assert len(lines) == len(text.splitlines()) - 2
-    path = tmp_path_factory.mktemp("older") / "older.thrift"
-    path.write_text("\n".join(lines))
-    module: ModuleType = thriftpy2.load(str(path), module_name="txn_older_thrift")
-    return module
-
-
-def test_an_older_client_is_served_as_ever(spans: Spans, older: ModuleType) -> None:
+    (tmp_path / "older.thrift").write_text("\n".join(lines))
+    older = thriftpy2.load(str(tmp_path / "older.thrift"), module_name="txn_older_thrift")
     with endpoint() as uri:
         with connect(uri) as engine:
             engine.ensure_table("data", ["d"])

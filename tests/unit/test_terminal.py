@@ -84,15 +84,12 @@ def test_ls_fits_and_its_columns_are_aligned(screen: Screen, width: int) -> None
     assert rows[2][at[2] - 2] == "…" and rows[2][at[2] :].startswith("assertion")
 
 
-def test_show_takes_what_ls_and_fsck_print(screen: Screen) -> None:
+def test_show_takes_what_ls_and_fsck_print(screen: Screen, uri: str) -> None:
     ids = [row.split()[0] for row in screen("ls")[1:4]]
     found = [line.split()[1] for line in screen("fsck", "--grace", "0s") if line.startswith("und")]
     assert found == ids[:1]
     for each, status in zip(ids, ["1-LOCKED", "4-CLEANING", "7-ABORTED"], strict=True):
         assert status in "".join(screen("show", each)[:3])
-
-
-def test_the_short_id_of_a_part_is_taken_too(screen: Screen, uri: str) -> None:
     with connect(uri) as engine:
         client = PartsClient(engine)
         client.write(client.begin(), 0, 0, [Mutation(KEY, "1")])
@@ -130,16 +127,14 @@ def test_tables_of_locks_and_leases_lose_nothing(
     assert column.startswith("object") and column.endswith("/".join(parts))
 
 
-def test_a_value_is_printed_whole(screen: Screen, uri: str) -> None:
+def test_a_value_is_printed_whole_and_wide_characters_fit(
+    screen: Screen, uri: str, width: int
+) -> None:
+    """A value is what was asked for; those of Chinese take two columns."""
     with connect(uri) as engine:
-        engine.commit([Mutation(KEY, "v" * 200)])
+        engine.commit([Mutation(KEY, "v" * 200)], labels={"who": "\u6f22" * 50})
     (line, _) = screen("get", "data/carol/d:balance")
     assert line.endswith("v" * 200)
-
-
-def test_wide_characters_fit(screen: Screen, uri: str, width: int) -> None:
-    with connect(uri) as engine:
-        engine.commit([Mutation(KEY, "1")], labels={"who": "\u6f22" * 50})
     line = screen("ls")[-2]
     assert (cell_len(line) in (width - 1, width), line[-1]) == (True, "\u2026")
 
