@@ -114,12 +114,21 @@ def test_names_of_objects_are_shown_and_not_run(url: str, store: str) -> None:
     assert "held shared new worker1" in shown.words and "explicit" in shown.words
 
 
-def test_looking_at_locks_makes_no_table_of_them(serve: Serve, store: str, tmp_path: File) -> None:
-    """Not even what a manager would make and note; and they may be kept elsewhere than data."""
+def test_a_look_makes_no_table_of_locks_and_no_file_of_leases(
+    serve: Serve, store: str, tmp_path: File
+) -> None:
+    """Not even what a manager would make and note. Locks may be kept elsewhere than data; and a
+    mistyped path of leases is an error."""
     uri = stock_up(tmp_path)
     before = list_cells(uri)
-    assert "This store has no lock table" in ask(f"{serve(uri).url}/locks").body
-    assert "held exclusive ann" in ask(f"{serve(uri, '--locks', store).url}/locks").words
+    url = serve(uri).url
+    assert "This store has no lock table" in ask(f"{url}/locks").body
+    assert "<code>--leases URL</code>" in ask(f"{url}/leases").body
+    url = serve(uri, "--locks", store, "--leases", f"sqlite:///{tmp_path}/absent").url
+    assert "held exclusive ann" in ask(f"{url}/locks").words
+    answer = ask(f"{url}/leases")
+    assert (answer.status, "no such file of leases" in answer.body) == (400, True)
+    assert not (tmp_path / "absent").exists()
     assert list_cells(uri) == before
 
 
@@ -137,15 +146,6 @@ def test_leases_are_shown_with_their_users_and_times(url: str) -> None:
     shown = ask(f"{url}/leases").words
     assert "Until sales/orders/day=1 exclusive 1 ann 20" in shown
     assert "sales/rates shared 2 <i>bob</i> 20" in shown
-
-
-def test_looking_at_leases_makes_no_file_of_them(serve: Serve, store: str, tmp_path: File) -> None:
-    """A mistyped path is an error; and without leases the page says how to name them."""
-    answer = ask(f"{serve(store, '--leases', f'sqlite:///{tmp_path}/absent').url}/leases")
-    assert (answer.status, "no such file of leases" in answer.body) == (400, True)
-    assert not (tmp_path / "absent").exists()
-    answer = ask(f"{serve(store).url}/leases")
-    assert (answer.status, "<code>--leases URL</code>" in answer.body) == (200, True)
 
 
 @pytest.fixture
