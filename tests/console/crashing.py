@@ -66,7 +66,7 @@ def crash_engine(
     policy = Policy(lock_ttl_ms=lock_ttl_ms)
     engine = Engine(FaultyStore(store, plan), clock=clock or SystemClock(), policy=policy)
     request = wanted if isinstance(wanted, Request) else _change_rows(wanted)
-    for table in {mutation.key.table for mutation in request.mutations}:
+    for table in {mutation.key.table or b"" for mutation in request.mutations}:
         engine.ensure_table(table, ["d"])
     before = {row.row for row in store.scan(b"txn")}
     with pytest.raises(Crash):

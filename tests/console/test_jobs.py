@@ -15,8 +15,7 @@ import pytest
 
 from recovery.console import jobs as jobs_module
 from recovery.console.jobs import MOST_REMEMBERED, FsckReport, Jobs, KeptFinding
-from recovery.findings import Finding, Kind, LeftAlone, NothingToDo, Repaired
-from recovery.fsck import RETENTION_MS
+from recovery.findings import RETENTION_MS, Finding, Kind, LeftAlone, NothingToDo, Repaired
 from tests.console.crashing import crash_client, crash_engine
 from tests.console.served import TOKEN, serve_here
 from tests.console.visits import ask, post, wait_for

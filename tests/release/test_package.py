@@ -131,7 +131,7 @@ def test_the_example_is_typed_for_who_installs(core: Environment, tmp_path: Path
     and not here. It is that of the tests, and not installed beside the wheel."""
     (tmp_path / "example.py").write_text(EXAMPLE)
     (tmp_path / "revealed.py").write_text(REVEALED)
-    options = ["--strict", "--config-file=", "--cache-dir", core.folder / "mypy"]
+    options: list[str | Path] = ["--strict", "--config-file=", "--cache-dir", core.folder / "mypy"]
     options += ["--python-executable", core.python]
     done = subprocess.run(
         [sys.executable, "-m", "mypy", *options, "example.py", "revealed.py"],

@@ -5,7 +5,7 @@ from __future__ import annotations
 import itertools
 import shutil
 from collections import namedtuple
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -54,8 +54,8 @@ class Odd(CountingStore):
             self.write([Edit(key, None, cell.timestamp)])
         return answers
 
-    def read(self, keys: Sequence[Key]) -> dict[Key, Cell | None]:  # type: ignore[override]
-        found = super().read(keys)
+    def read(self, *groups: Collection[Key]) -> dict[Key, Cell | None]:
+        found = super().read(*groups)
         if self.fault == "clock":
             return {
                 key: cell and cell._replace(timestamp=cell.timestamp + 5_000)
@@ -198,9 +198,12 @@ def test_another_doctor_at_the_same_moment_makes_nothing_wrong() -> None:
     """Each must not take the other's writes for a fault of the store."""
     world = World()
     for number in itertools.count(1):
-        store = Visited(
-            world.store, lambda call, at=number: call == at and examined(world.store, world)
-        )
+
+        def visit(call: int, wanted: int = number) -> None:
+            if call == wanted:
+                examined(world.store, world)
+
+        store = Visited(world.store, visit)
         found = examined(store, world)
         assert [each for each in found if each.verdict is Verdict.WRONG] == []
         if store.calls < number:
