@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from contextlib import closing
+from pathlib import Path
 
 import pytest
 
-from txn import Delete, Engine, Key, Mutation, Request
+from txn import Delete, Engine, Key, Mutation, Request, connect
 from txn.clock import Clock, SystemClock
 from txn.model import Edit
 from txn.policy import Policy
@@ -21,6 +23,15 @@ BYTES = b"\xff\x00{{ 7*7 }}"
 HOSTILE = (SCRIPT, QUOTES, BYTES)
 
 
+def stock_up(folder: Path) -> str:
+    """Make a store with a table in which there is an apple; return its name."""
+    uri = f"embedded://{folder}/store"
+    with connect(uri, table="stock") as engine:
+        engine.ensure_table("stock", ["d"])
+        engine.commit([Mutation(Key("apple", "d", "count"), "7")])
+    return uri
+
+
 def written_values(item: object) -> list[bytes | None]:
     """What an item of a call writes."""
     edits = [item] if isinstance(item, Edit) else getattr(item, "edits", ())
@@ -32,14 +43,11 @@ def crash_client(
     status: Status,
     wanted: Sequence[bytes] | Request,
     lock_ttl_ms: int = Policy().lock_ttl_ms,
-) -> None:
+) -> bytes:
     """Leave in a store what a client leaves that dies once its row has this status. It commits the
-    request, or changes the rows."""
-    store = open_store(uri)
-    try:
-        crash_engine(store, status, wanted, lock_ttl_ms=lock_ttl_ms)
-    finally:
-        store.close()
+    request, or changes the rows. Return the key of its row."""
+    with closing(open_store(uri)) as store:
+        return crash_engine(store, status, wanted, lock_ttl_ms=lock_ttl_ms)
 
 
 def crash_engine(
@@ -48,7 +56,7 @@ def crash_engine(
     wanted: Sequence[bytes] | Request,
     clock: Clock | None = None,
     lock_ttl_ms: int = Policy().lock_ttl_ms,
-) -> None:
+) -> bytes:
     """The same in a store that is open, at the time of a clock."""
 
     def plan(call: Call) -> Fault:
@@ -57,10 +65,14 @@ def crash_engine(
 
     policy = Policy(lock_ttl_ms=lock_ttl_ms)
     engine = Engine(FaultyStore(store, plan), clock=clock or SystemClock(), policy=policy)
-    engine.ensure_table("stock", ["d"])
     request = wanted if isinstance(wanted, Request) else _change_rows(wanted)
+    for table in {mutation.key.table or b"" for mutation in request.mutations}:
+        engine.ensure_table(table, ["d"])
+    before = {row.row for row in store.scan(b"txn")}
     with pytest.raises(Crash):
-        engine.commit(request.mutations, request.assertions)
+        engine.commit(request.mutations, request.assertions, labels=request.labels)
+    (left,) = {row.row for row in store.scan(b"txn")} - before
+    return left
 
 
 def _change_rows(rows: Sequence[bytes]) -> Request:

@@ -13,6 +13,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 from recovery.console.server import make_server
 from recovery.console.settings import ConsoleSettings
@@ -62,7 +63,7 @@ def serve_store(store: str, log: Path, *arguments: str) -> Iterator[ServedConsol
 
 
 @contextmanager
-def serve_here(context: Context, leases: str | None = None, **settings: Path) -> Iterator[str]:
+def serve_here(context: Context, leases: str | None = None, **settings: Any) -> Iterator[str]:
     """Serve a console in a thread of this process, with `TOKEN`; return its address."""
     with listen("127.0.0.1", 0) as listening:
         port = listening.getsockname()[1]

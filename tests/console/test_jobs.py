@@ -7,38 +7,32 @@ from __future__ import annotations
 
 import itertools
 import random
-import re
 import threading
-import time
 from collections.abc import Iterator
 from dataclasses import replace
 
 import pytest
-from playwright.sync_api import expect
 
 from recovery.console import jobs as jobs_module
-from recovery.console.jobs import MOST_REMEMBERED, Jobs, JobUnderWayError, KeptFinding
-from recovery.findings import Finding, Kind, LeftAlone, NothingToDo, Repaired
-from recovery.fsck import RETENTION_MS
-from tests.console.conftest import Browse
+from recovery.console.jobs import MOST_REMEMBERED, FsckReport, Jobs, KeptFinding
+from recovery.findings import RETENTION_MS, Finding, Kind, LeftAlone, NothingToDo, Repaired
 from tests.console.crashing import crash_client, crash_engine
 from tests.console.served import TOKEN, serve_here
-from tests.console.visits import Answer, ask, post
+from tests.console.visits import ask, post, wait_for
 from tests.integration.emulator import emulated
-from txn import Engine, Key, Mutation, Request, connect
+from txn import Engine, Key, Mutation, connect
 from txn.clock import SystemClock
 from txn.errors import InvalidRequestError
 from txn.events import silent
-from txn.model import Edit
 from txn.policy import Policy
-from txn.protocol.codec import encode_buffer
 from txn.protocol.context import Context
-from txn.protocol.row import column, new_row_key
+from txn.protocol.row import new_row_key
 from txn.protocol.statuses import FENCED, SIX_PHASE, Status
 from txn.stores import open_store
 from txn.testing.faulty import Call, Fault, FaultyStore, Reply
 
 BEARER = {"Authorization": f"Bearer {TOKEN}"}
+NOT_APPLIED = Fault(frozenset(), Reply.NOT_APPLIED)
 PATIENCE_S = 60
 
 
@@ -87,22 +81,20 @@ def jobs(context: Context, store: StandingStore) -> Iterator[Jobs]:
     jobs.close()
 
 
-def wait_until_over(jobs: Jobs) -> None:
-    deadline = time.monotonic() + PATIENCE_S
-    while jobs.is_running and time.monotonic() < deadline:
-        time.sleep(0.005)
+def finish(jobs: Jobs) -> FsckReport:
+    """Return the report once nothing is under way."""
+    jobs.wait(PATIENCE_S)
     assert not jobs.is_running
+    assert jobs.report is not None
+    return jobs.report
 
 
-def wait_for_page(url: str, words: str) -> Answer:
-    deadline = time.monotonic() + PATIENCE_S
-    while words not in (answer := ask(f"{url}/fsck")).body and time.monotonic() < deadline:
-        time.sleep(0.005)
-    assert words in answer.body, answer.body
-    return answer
+def run_check(jobs: Jobs, grace_ms: int = 0) -> FsckReport:
+    jobs.start(grace_ms, ())
+    return finish(jobs)
 
 
-def test_a_second_person_is_told_that_a_check_is_under_way(
+def test_a_second_person_is_told_that_a_check_is_under_way_and_may_cancel_it(
     store: StandingStore, context: Context
 ) -> None:
     """One job at a time: of two repairs at once each would show half of what was done."""
@@ -119,19 +111,14 @@ def test_a_second_person_is_told_that_a_check_is_under_way(
         assert post(f"{url}/fsck/repair", {"check": "1"}, BEARER).status == 409
         assert ask(f"{url}/fsck/repair?check=1").status == 409
         store.let.set()
-        wait_for_page(url, "no problems found")
-
-
-def test_a_check_that_is_cancelled_says_so(store: StandingStore, context: Context) -> None:
-    """One that was begun on the wrong table need not be waited for."""
-    with serve_here(context) as url:
+        wait_for(f"{url}/fsck", "no problems found")
         store.stand()
         post(f"{url}/fsck", {"tables": "stock"})
         assert store.entered.wait(PATIENCE_S)
         assert post(f"{url}/fsck/cancel", {}).status == 303
         store.let.set()
-        wait_for_page(url, "Stopped early: cancelled.")
-        assert "no problems found" not in ask(f"{url}/fsck").body
+        ended = wait_for(f"{url}/fsck", "Stopped early: cancelled.")
+        assert "no problems found" not in ended.body
 
 
 @pytest.mark.parametrize("repairs", [False, True])
@@ -148,9 +135,8 @@ def test_a_job_is_cancelled_while_it_finds_nothing(
 
     store.plan = cancel_within
     jobs.start(0, (), repairs=repairs)
-    wait_until_over(jobs)
-    assert jobs.report is not None
-    assert (jobs.report.tally.rows, jobs.report.trouble) == (0, "cancelled")
+    report = finish(jobs)
+    assert (report.tally.rows, report.trouble) == (0, "cancelled")
 
 
 def test_a_single_repair_is_cancelled_as_it_waits_for_the_store(
@@ -159,21 +145,18 @@ def test_a_single_repair_is_cancelled_as_it_waits_for_the_store(
     """It sent its calls again for all of its patience, whoever asked for its end."""
     crash_engine(store, Status.LOCKED, [b"left"])
     jobs = Jobs(replace(context, policy=Policy(store_patience_ms=600_000, deadline_ms=600_000)))
-    jobs.start(0, ())
-    wait_until_over(jobs)
-    assert jobs.report is not None
-    (kept,) = jobs.report.kept
+    (kept,) = run_check(jobs).kept
     failed = threading.Event()
 
     def fail(call: Call) -> Fault:
         failed.set()
-        return Fault(frozenset(), Reply.NOT_APPLIED)
+        return NOT_APPLIED
 
     store.plan = fail
     jobs.start_some([kept])
     assert failed.wait(PATIENCE_S)
     jobs.cancel()
-    wait_until_over(jobs)
+    finish(jobs)
     assert (kept.result, kept.trouble) == (None, "cancelled")
     jobs.close()
 
@@ -181,77 +164,59 @@ def test_a_single_repair_is_cancelled_as_it_waits_for_the_store(
 def test_a_repair_is_cancelled_only_by_those_who_may_repair(
     store: StandingStore, context: Context
 ) -> None:
-    """Who may only look must not keep others from writing."""
     crash_engine(store, Status.LOCKED, [b"left"])
     with serve_here(context) as url:
         post(f"{url}/fsck", {"grace": "0s"})
-        wait_for_page(url, "Repair all")
+        wait_for(f"{url}/fsck", "Repair all")
         store.stand()
         assert post(f"{url}/fsck/repair", {"check": "1"}, BEARER).status == 303
         assert store.entered.wait(PATIENCE_S)
         assert post(f"{url}/fsck/cancel", {}).status == 401
         assert post(f"{url}/fsck/cancel", {}, BEARER).status == 303
         store.let.set()
-        wait_for_page(url, "Stopped early: cancelled.")
+        wait_for(f"{url}/fsck", "Stopped early: cancelled.")
 
 
-def test_an_error_of_the_store_ends_a_check_and_is_shown(store: StandingStore, jobs: Jobs) -> None:
-    """And what was found by then; the next check is free to begin."""
-    store.fault = Fault(frozenset(), Reply.NOT_APPLIED)
-    jobs.start(0, ())
-    wait_until_over(jobs)
-    assert jobs.report is not None
-    assert jobs.report.trouble
-    assert jobs.report.ended_ms is not None
-    store.fault = Fault()
-    jobs.start(0, ())
-    wait_until_over(jobs)
-    assert jobs.report.trouble is None
-
-
-def test_what_is_kept_of_a_check_is_bounded(jobs: Jobs, monkeypatch: pytest.MonkeyPatch) -> None:
-    """A store may be full of findings, and each may hold a value of ten megabytes: all of them are
-    counted, and the first are listed."""
-    many = (Finding(Kind.FOREIGN_CELL, facts={"value": b"x"}) for _ in range(1_200))
-    monkeypatch.setattr(jobs_module, "check", lambda *_, **__: many)
-    jobs.start(0, ())
-    wait_until_over(jobs)
-    assert jobs.report is not None
-    assert (jobs.report.tally.found, len(jobs.report.kept)) == (1_200, jobs_module.MOST_KEPT)
-    large = (Finding(Kind.FOREIGN_CELL, facts={"value": b"x" * 6_000_000}) for _ in range(4))
-    monkeypatch.setattr(jobs_module, "check", lambda *_, **__: large)
-    jobs.start(0, ())
-    wait_until_over(jobs)
-    assert (jobs.report.tally.found, len(jobs.report.kept)) == (4, 2)
-    sizes = (17_000_000, 1, 1)
-    mixed = (Finding(Kind.FOREIGN_CELL, facts={"value": b"x" * size}) for size in sizes)
-    monkeypatch.setattr(jobs_module, "check", lambda *_, **__: mixed)
-    jobs.start(0, ())
-    wait_until_over(jobs)
-    # What was not kept takes no room.
-    assert (jobs.report.tally.found, len(jobs.report.kept)) == (3, 2)
-    # A bad cell is a text of the finding.
-    texts = (Finding(Kind.UNREADABLE, facts={"cause": "x" * 6_000_000}) for _ in range(4))
-    monkeypatch.setattr(jobs_module, "check", lambda *_, **__: texts)
-    jobs.start(0, ())
-    wait_until_over(jobs)
-    assert (jobs.report.tally.found, len(jobs.report.kept)) == (4, 2)
-
-
-def test_an_unforeseen_failure_ends_the_job_and_not_the_console(
-    jobs: Jobs, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+def test_an_error_ends_a_check_and_is_shown(
+    store: StandingStore,
+    jobs: Jobs,
+    monkeypatch: pytest.MonkeyPatch,
+    caplog: pytest.LogCaptureFixture,
 ) -> None:
-    """It is shown as what it is, and the log says why."""
+    """The next one is free to begin; the log says why of what was not foreseen."""
+    store.fault = NOT_APPLIED
+    failed = run_check(jobs)
+    assert failed.trouble and failed.ended_ms is not None
+    store.fault = Fault()
+    assert run_check(jobs).trouble is None
 
     def fail(*_: object, **__: object) -> Iterator[Finding]:
         raise ZeroDivisionError
 
     monkeypatch.setattr(jobs_module, "check", fail)
-    jobs.start(0, ())
-    wait_until_over(jobs)
-    assert jobs.report is not None
-    assert jobs.report.trouble == "failed: see the log of the console"
+    assert run_check(jobs).trouble == "failed: see the log of the console"
     assert "ZeroDivisionError" in caplog.text
+
+
+@pytest.mark.parametrize(
+    ("facts", "kept"),
+    [
+        ([{"value": b"x"}] * 1_200, jobs_module.MOST_KEPT),
+        ([{"value": b"x" * 6_000_000}] * 4, 2),
+        ([{"cause": "x" * 6_000_000}] * 4, 2),
+        # What was not kept takes no room.
+        ([{"value": b"x" * 17_000_000}, {"value": b"x"}, {"value": b"x"}], 2),
+    ],
+)
+def test_what_is_kept_of_a_check_is_bounded(
+    facts: list[dict[str, object]], kept: int, jobs: Jobs, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A store may be full of findings, and each may hold a value of ten megabytes: all of them are
+    counted, and the first are listed."""
+    found = (Finding(Kind.FOREIGN_CELL, facts=each) for each in facts)
+    monkeypatch.setattr(jobs_module, "check", lambda *_, **__: found)
+    report = run_check(jobs)
+    assert (report.tally.found, len(report.kept)) == (len(facts), kept)
 
 
 def test_a_repair_of_all_compacts_what_was_deleted(
@@ -262,56 +227,37 @@ def test_a_repair_of_all_compacts_what_was_deleted(
     monkeypatch.setattr(store, "compact", lambda table, before_ms: asked.append((table, before_ms)))
     began_ms = SystemClock().wall_ms()
     jobs.start(0, (b"stock",), repairs=True)
-    wait_until_over(jobs)
+    finish(jobs)
     assert [table for table, _ in asked] == [b"txn", b"stock"]
     assert all(0 <= at - (began_ms - RETENTION_MS) < 60_000 for _, at in asked)
     jobs.start(0, (b"stock",))
-    wait_until_over(jobs)
+    finish(jobs)
     assert len(asked) == 2
 
 
-@pytest.mark.parametrize("number", [0, 2, 99])
-def test_a_repair_is_of_the_last_check_alone(number: int, jobs: Jobs) -> None:
+def test_a_repair_is_of_the_last_check_alone(jobs: Jobs) -> None:
     """What a person has not seen is not repaired by a number."""
-    jobs.start(0, ())
-    wait_until_over(jobs)
-    with pytest.raises(InvalidRequestError, match="check again"):
-        jobs.find_report(number)
-    assert jobs.find_report(1) is jobs.report
-
-
-def test_the_repair_of_one_finding_leaves_the_rest_of_the_report(
-    store: StandingStore, jobs: Jobs
-) -> None:
-    """A person goes from one to the next: the list stays, with what became of each."""
-    crash_engine(store, Status.LOCKED, [b"one"])
-    crash_engine(store, Status.LOCKED, [b"two"])
-    jobs.start(0, ())
-    wait_until_over(jobs)
-    report = jobs.find_report(1)
-    ended_ms = report.ended_ms
-    time.sleep(0.01)
-    jobs.start_some(report.kept[:1])
-    wait_until_over(jobs)
-    assert [type(each.result) for each in report.kept] == [Repaired, type(None)]
-    assert (jobs.find_report(1), report.ended_ms, report.trouble) == (report, ended_ms, None)
+    report = run_check(jobs)
+    for number in (0, 2, 99):
+        with pytest.raises(InvalidRequestError, match="check again"):
+            jobs.find_report(number)
+    assert jobs.find_report(1) is report
 
 
 def test_marked_findings_are_repaired_until_the_store_fails(
     store: StandingStore, context: Context
 ) -> None:
-    """Each keeps its own result, and what is left can be repaired again."""
+    """Each keeps its own result, and what is left can be repaired again; the report stays."""
     for row in (b"one", b"two", b"three"):
         crash_engine(store, Status.LOCKED, [row])
-    jobs = Jobs(replace(context, policy=Policy(store_patience_ms=1)))
-    jobs.start(0, ())
-    wait_until_over(jobs)
-    marked = jobs.find_report(1).kept[:2]
+    jobs = Jobs(context)
+    report = run_check(jobs)
+    ended_ms, marked = report.ended_ms, report.kept[:2]
     two = marked[1].finding.transaction
 
     def fail(call: Call) -> Fault:
         is_two = two is not None and any(two in repr(item).encode() for item in call.items)
-        return Fault(frozenset(), Reply.NOT_APPLIED) if is_two else Fault()
+        return NOT_APPLIED if is_two else Fault()
 
     for plan, results in (
         (fail, [Repaired, type(None)]),
@@ -319,13 +265,14 @@ def test_marked_findings_are_repaired_until_the_store_fails(
     ):
         store.plan = plan
         jobs.start_some(marked)
-        wait_until_over(jobs)
+        finish(jobs)
         assert [type(each.result) for each in marked] == results
         assert [each.trouble is None for each in marked] == [
             each is not type(None) for each in results
         ]
     assert jobs.history[0].outcome == "it is finished, rolled back"
-    assert jobs.find_report(1).kept[2].result is None
+    assert jobs.find_report(1) is report
+    assert (report.kept[2].result, report.ended_ms, report.trouble) == (None, ended_ms, None)
     jobs.close()
 
 
@@ -336,16 +283,16 @@ def test_the_repair_of_one_finding_that_fails_is_told_beside_it(
     crash_engine(store, Status.LOCKED, [b"one"])
     with serve_here(context) as url:
         post(f"{url}/fsck", {"grace": "0s"})
-        wait_for_page(url, "Results of the last check")
-        plan, store.plan = store.plan, lambda call: Fault(frozenset(), Reply.NOT_APPLIED)
+        wait_for(f"{url}/fsck", "Results of the last check")
+        plan, store.plan = store.plan, lambda call: NOT_APPLIED
         one = {"check": "1", "finding": "0"}
         assert post(f"{url}/fsck/repair", one, BEARER).status == 303
-        failed = wait_for_page(url, "The repair failed: ").body
+        failed = wait_for(f"{url}/fsck", "The repair failed: ").body
         assert "Stopped early" not in failed
         assert "Repair…" in failed
         store.plan = plan
         assert post(f"{url}/fsck/repair", one, BEARER).status == 303
-        ended = wait_for_page(url, "rolled back").body
+        ended = wait_for(f"{url}/fsck", "rolled back").body
         assert "Stopped early" not in ended
         assert "The repair failed" not in ended
 
@@ -355,32 +302,21 @@ def test_the_last_jobs_are_remembered(store: StandingStore, jobs: Jobs) -> None:
     crash_engine(store, Status.LOCKED, [b"one"])
     for number in range(MOST_REMEMBERED + 1):
         jobs.start(number, (b"stock",), client="10.0.0.7")
-        wait_until_over(jobs)
-    report = jobs.report
-    assert report is not None
-    assert len(jobs.history) == MOST_REMEMBERED
+        last = finish(jobs)
     assert [each.number for each in jobs.history][::-1] == [*range(2, MOST_REMEMBERED + 2)]
-    last = jobs.history[0]
-    assert last is report
+    assert last is jobs.history[0]
     assert (last.client, last.grace_ms, last.tables, last.outcome, last.percent) == (
         *("10.0.0.7", MOST_REMEMBERED, (b"stock",), "done"),
         100,
     )
-    jobs.start(0, ())
-    wait_until_over(jobs)
+    assert run_check(jobs).tally.found == 1
     assert [len(each.kept) for each in jobs.history][:3] == [1, 0, 0]
-    assert jobs.history[0].tally.found == 1
 
 
 def test_a_transaction_is_judged_before_its_repair(store: StandingStore, jobs: Jobs) -> None:
     """One within the grace may have a live owner, and there may be none at all."""
-    crash_engine(store, Status.LOCKED, [b"one"])
-    jobs.start(0, ())
-    wait_until_over(jobs)
-    assert jobs.report is not None
-    (kept,) = jobs.report.kept
-    row_key = kept.finding.transaction
-    assert row_key is not None
+    row_key = crash_engine(store, Status.LOCKED, [b"one"])
+    (kept,) = run_check(jobs).kept
     for given in (row_key, new_row_key(1, 1)):
         with pytest.raises(InvalidRequestError, match="there is nothing to repair"):
             jobs.judge_transactions([given])
@@ -390,23 +326,16 @@ def test_a_transaction_is_judged_before_its_repair(store: StandingStore, jobs: J
     found = jobs.find_repair(row_key)
     assert found is jobs.history[0]
     assert (found.outcome, found.tally.repaired) == ("rolled back", 1)
-
-
-def test_a_job_that_is_under_way_keeps_its_report(store: StandingStore, jobs: Jobs) -> None:
-    """The one who is refused changes nothing of it."""
-    store.stand()
-    jobs.start(0, ())
-    report = jobs.report
-    with pytest.raises(JobUnderWayError, match="a check is already running"):
-        jobs.start(0, ())
-    assert jobs.report is report
+    assert KeptFinding(0, kept.finding, Repaired("done")).is_repaired
+    assert KeptFinding(0, kept.finding, LeftAlone("not ours")).is_left
+    assert KeptFinding(0, kept.finding, None).is_left
 
 
 def test_a_store_that_cannot_do_the_protocol_is_looked_at_and_not_repaired() -> None:
     """Through HBase's Thrift 1 gateway a fenced database has no conditional deletes."""
     with emulated() as hbase:
-        with connect(hbase.thrift2, table="stock", protocol="fenced") as engine:
-            engine.ensure_table("stock", ["d"])
+        with connect(hbase.thrift2, table="stock", protocol="fenced"):
+            pass
         crash_client(hbase.thrift2, Status.ASSERTED, (b"x", b"y"))
         store = open_store(hbase.thrift1)
         clock = SystemClock()
@@ -414,54 +343,10 @@ def test_a_store_that_cannot_do_the_protocol_is_looked_at_and_not_repaired() -> 
         try:
             with serve_here(context) as url:
                 post(f"{url}/fsck", {"grace": "0s"})
-                wait_for_page(url, "Results of the last check")
+                wait_for(f"{url}/fsck", "Results of the last check")
                 assert post(f"{url}/fsck/repair", {"check": "1"}, BEARER).status == 400
                 shown = ask(f"{url}/fsck/repair?check=1", headers=BEARER)
                 assert "The console cannot repair this store" in shown.body
                 assert '<button class="danger">' not in shown.body
         finally:
             store.close()
-
-
-def test_results_are_told_apart() -> None:
-    """What a repair has ended, and what is there yet."""
-    finding = Finding(Kind.DEBRIS, b"row", None, {})
-    assert KeptFinding(0, finding, Repaired("done")).is_repaired
-    assert KeptFinding(0, finding, LeftAlone("not ours")).is_left
-    assert KeptFinding(0, finding, None).is_left
-
-
-def test_progress_is_shown_in_per_cent(
-    store: StandingStore, context: Context, browse: Browse
-) -> None:
-    """A person decides by it whether to wait; and rows of the library itself are not shown among
-    the keys meanwhile."""
-    engine = Engine(store)
-    engine.ensure_table("locks", ["o"])
-    engine.commit([Mutation(Key("shop", "o", "queue", "locks"), "{}")])
-    now_ms, buffer = SystemClock().wall_ms(), encode_buffer(Request(()), 1_000)
-    cells = {b"status": Status.LOCKED.encoded, b"buffer": buffer}
-    rows = [new_row_key(now_ms - 30_000 * at, at) for at in range(40)]
-    store.write([Edit(column(b"txn", r, name), c, 1) for r in rows for name, c in cells.items()])
-    scans = itertools.count()
-
-    def stand_in_the_middle(call: Call) -> Fault:
-        is_of_job = threading.current_thread().name.startswith("txn-console-job")
-        if call.method == "scan" and is_of_job and next(scans) == 40:
-            assert store.let.wait(PATIENCE_S)
-        return Fault()
-
-    store.plan = stand_in_the_middle
-    store.let.clear()
-    with serve_here(context) as url:
-        post(f"{url}/fsck", {"grace": "0s"})
-        page = browse(f"{url}/fsck")
-        bar = page.get_by_role("progressbar")
-        expect(bar).to_have_attribute("value", re.compile(r"^[1-9]\d?$"))
-        expect(page.get_by_text(f"about {bar.get_attribute('value')} %")).to_be_visible()
-        store.let.set()
-        expect(bar).to_have_count(0)
-        expect(page.get_by_role("region", name="Checks and repairs")).to_contain_text("done")
-        page.goto(f"{url}/")
-        expect(page.get_by_role("row", name="stock/apple/d:count")).to_be_visible()
-        expect(page.get_by_role("row", name="locks/")).to_have_count(0)

@@ -1,25 +1,47 @@
-"""The pages of locks and of leases: who has what, and who waits for whom; looking makes nothing."""
+"""Locks and leases looked at: who has what, and who waits for whom; a look changes nothing."""
 
 from __future__ import annotations
 
+import re
 import threading
+import time
 from collections.abc import Iterator
 from contextlib import ExitStack
 from pathlib import Path as File
 
 import pytest
-from playwright.sync_api import Page, expect
+from kazoo.client import KazooClient
 
-from tests.console.conftest import NARROW, Browse, Serve
-from tests.console.visits import ask
-from txn import Key, Mutation, connect
+from recovery import bounds
+from recovery.bounds import FRESH_S, Cached
+from recovery.console.locks import make_tree
+from recovery.opening import open_lock_view
+from tests.console.conftest import Serve
+from tests.console.crashing import stock_up
+from tests.console.visits import ask, wait_for
+from tests.integration.zookeeper import ZooKeeper, zookeeper  # noqa: F401
+from txn.clock import ManualClock
+from txn.errors import CorruptRowError, StoreError
 from txn.leases import open_leases
-from txn.leases.opening import parse_url
-from txn.leases.service import LeaseService
-from txn.locks import LockManager, Path, Waiting, exclusive, open_manager, shared
+from txn.locks import (
+    Lock,
+    LockManager,
+    LockRequest,
+    Mode,
+    Owner,
+    Path,
+    Waiting,
+    exclusive,
+    open_manager,
+    path,
+    shared,
+)
+from txn.locks.model import LockReader
+from txn.locks.queue import list_blockers
+from txn.model import Edit, Key
 from txn.stores import open_store
 
-BOLD, HOSTILE = "<b>bold</b>", "day=<script>alert(1)</script>"
+ODD = Path(("stock", "<b>bold</b>", "day=<script>alert(1)</script>"))
 
 
 @pytest.fixture(scope="module")
@@ -29,7 +51,8 @@ def store(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
     with pytest.MonkeyPatch.context() as patch, ExitStack() as ends:
         patch.setattr("txn.locks.manager.socket.gethostname", lambda: "worker1")
         ann, bob, eve = (
-            ends.enter_context(open_locks(uri, name)) for name in ("ann", "bob", "eve")
+            ends.enter_context(open_manager(uri, name=name, lease_ms=60_000))
+            for name in ("ann", "bob", "eve")
         )
         query = "INSERT OVERWRITE TABLE sales.orders PARTITION (day=1)"
         held = ann.hold([exclusive("sales/orders/day=1"), shared("sales/rates/day=1")], query=query)
@@ -39,15 +62,12 @@ def store(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
         ]
         for number, thread in enumerate(threads, 1):
             thread.start()
-            wait_for_waiters(ann, number)
+            while sum(not lock.granted for lock in ann.locks()) < number:
+                pass
         yield uri
         held.release()
         for thread in threads:
             thread.join()
-
-
-def open_locks(uri: str, name: str) -> LockManager:
-    return open_manager(uri, name=name, lease_ms=60_000)
 
 
 def wait_for_lock(manager: LockManager, at: str) -> None:
@@ -55,171 +75,194 @@ def wait_for_lock(manager: LockManager, at: str) -> None:
     manager.hold([exclusive(at)], waiting=waiting).release()
 
 
-def wait_for_waiters(manager: LockManager, count: int) -> None:
-    while sum(not lock.granted for lock in manager.locks()) < count:
-        pass
+@pytest.fixture(scope="module")
+def leases(tmp_path_factory: pytest.TempPathFactory) -> str:
+    url = f"sqlite:///{tmp_path_factory.mktemp('leases')}/leases.sqlite"
+    with open_leases(url) as service:
+        service.grab_lease([exclusive("sales/orders/day=1")], 3_600, user="ann")
+        service.grab_lease([shared("sales/rates")], 3_600, user="<i>bob</i>")
+    return url
 
 
 @pytest.fixture(scope="module")
-def url(serve: Serve, store: str) -> str:
-    return serve(store).url
+def url(serve: Serve, store: str, leases: str) -> str:
+    return serve(store, "--leases", leases).url
 
 
-def rows_of(page: Page, name: str) -> list[str]:
-    """Return the rows of a table, each as a text."""
-    rows = page.get_by_role("region", name=name, exact=True).locator("tbody tr").all()
-    return [" ".join(row.inner_text().split()) for row in rows]
-
-
-def test_holders_and_the_queue_are_shown_at_their_objects(url: str, browse: Browse) -> None:
-    """Who is kept waiting sees by whom, where, and since when it has been so."""
-    page = browse(f"{url}/locks")
-    held, first, second = rows_of(page, "sales/orders/day=1")
-    assert held.startswith("held exclusive ann worker1 20")
-    assert "INSERT OVERWRITE TABLE sales.orders" in held
-    assert first.startswith("waiting, 1 exclusive bob worker1 20")
-    assert second.startswith("waiting, 2 exclusive eve worker1 20")
-    assert [row.split(" worker1 ")[0] for row in rows_of(page, "sales/rates/day=1")] == [
-        "held shared ann"
-    ]
-
-
-def test_who_waits_is_told_for_whom(url: str, browse: Browse) -> None:
+def test_holders_and_those_who_wait_are_shown_at_their_objects(url: str) -> None:
     """The second in a queue waits for the first as well: both must end before it gets its turn."""
-    page = browse(f"{url}/locks")
-    first, second = rows_of(page, "Waiting requests")
-    assert first.endswith("ann@worker1 (holds exclusive)")
-    assert second.endswith("ann@worker1 (holds exclusive); bob@worker1 (requests exclusive)")
+    shown = ask(f"{url}/locks").words
+    order = [
+        r"sales/orders/day=1 bob@worker1 exclusive 20\S+ \S+ ann@worker1 \(holds exclusive\) sales",
+        r"/orders/day=1 eve@worker1 exclusive 20\S+ \S+ ann@worker1 \(holds exclusive\);",
+        r" bob@worker1 \(requests exclusive\) By object sales State .* orders State .*",
+        r" day=1 State .*"
+        r" held exclusive ann worker1 20\S+ \S+ session 1 INSERT OVERWRITE TABLE sales.orders .*",
+        r" waiting, 1 exclusive bob worker1 20.* waiting, 2 exclusive eve worker1 20.*",
+        r" rates State .* day=1 State .* held shared ann worker1 20",
+    ]
+    assert re.search("".join(order), shown), shown
 
 
-def test_partitions_stand_within_their_table_and_database(url: str, browse: Browse) -> None:
-    """A lock on a table says nothing of its partitions, so it must be seen which one it is on."""
-    page = browse(f"{url}/locks")
-    inner = page.locator(".tree > li > ul > li", has=page.get_by_role("heading", name="orders"))
-    expect(inner.locator("> ul > li > h3").first).to_have_text("day=1")
-    expect(page.locator(".tree > li > h3")).to_have_text(["sales"])
-
-
-def test_names_of_objects_are_shown_and_not_run(url: str, store: str, browse: Browse) -> None:
+def test_names_of_objects_are_shown_and_not_run(url: str, store: str) -> None:
     """Whoever may take a lock chooses its name; an explicit lock is told from a session's."""
-    with open_locks(store, "new") as manager:
-        manager.hold([shared(Path(("stock", BOLD, HOSTILE)))], explicit=True)
-    page = browse(f"{url}/locks")
-    expect(page.get_by_role("heading", name=HOSTILE)).to_be_visible()
-    expect(page.get_by_role("heading", name=BOLD)).to_be_visible()
-    assert page.locator("main script, main b").count() == 0
-    (row,) = rows_of(page, str(Path(("stock", BOLD, HOSTILE))))
-    assert "explicit" in row
-    with open_locks(store, "new") as manager:
-        manager.release(Path(("stock", BOLD, HOSTILE)))
+    with open_manager(store, name="new") as manager:
+        manager.hold([shared(ODD)], explicit=True)
+        shown = wait_for(f"{url}/locks", "stock .*<b>bold</b> .*day=<script>alert.*> State")
+        manager.release(ODD)
+    assert "<b>" not in shown.body and "<script>" not in shown.body
+    assert "held shared new worker1" in shown.words and "explicit" in shown.words
 
 
-def test_what_changes_is_seen_without_loading_the_page_again(
-    url: str, store: str, browse: Browse
+def test_a_look_makes_no_table_of_locks_and_no_file_of_leases(
+    serve: Serve, store: str, tmp_path: File
 ) -> None:
-    """A person waits for a lock to be given back; without a script the page would be as old as its
-    loading."""
-    page = browse(f"{url}/locks")
-    with open_locks(store, "new") as manager, manager.hold([shared("stock/new")]):
-        expect(page.get_by_role("heading", name="stock")).to_be_visible()
-    expect(page.get_by_role("heading", name="stock")).to_have_count(0)
-
-
-def test_the_page_of_locks_fits_a_narrow_screen(url: str, browse: Browse) -> None:
-    """Nested objects and their tables scroll by themselves."""
-    page = browse(f"{url}/locks", viewport=NARROW)
-    expect(page.get_by_role("heading", name="rates")).to_be_visible()
-    expect(page.locator("nav a").first).to_have_css("display", "block")
-    assert page.evaluate("document.documentElement.scrollWidth") == NARROW["width"]
-
-
-def test_looking_at_locks_makes_no_table_of_them(serve: Serve, tmp_path: File) -> None:
-    """A GET writes nothing, not even what a manager of locks would make and note."""
-    uri = f"embedded://{tmp_path}/store"
-    with connect(uri, table="stock") as engine:
-        engine.ensure_table("stock", ["d"])
-        engine.commit([Mutation(Key("apple", "d", "count"), "7")])
+    """Not even what a manager would make and note. Locks may be kept elsewhere than data; and a
+    mistyped path of leases is an error."""
+    uri = stock_up(tmp_path)
     before = list_cells(uri)
-    answer = ask(f"{serve(uri).url}/locks")
-    assert "This store has no lock table" in answer.body
+    url = serve(uri).url
+    assert "This store has no lock table" in ask(f"{url}/locks").body
+    assert "<code>--leases URL</code>" in ask(f"{url}/leases").body
+    url = serve(uri, "--locks", store, "--leases", f"sqlite:///{tmp_path}/absent").url
+    assert "held exclusive ann" in ask(f"{url}/locks").words
+    answer = ask(f"{url}/leases")
+    assert (answer.status, "no such file of leases" in answer.body) == (400, True)
+    assert not (tmp_path / "absent").exists()
     assert list_cells(uri) == before
 
 
 def list_cells(uri: str) -> list[object]:
     store = open_store(uri)
     try:
-        assert store.describe(b"locks") is None
-        return [*store.scan(b"txn"), *store.scan(b"stock")]
+        tables = store.list_tables()
+        return [tables, *(row for table in tables for row in store.scan(table))]
     finally:
         store.close()
 
 
-def test_locks_of_another_store_are_shown_where_it_is_named(
-    serve: Serve, store: str, browse: Browse, tmp_path: File
-) -> None:
-    """Locks may be kept elsewhere than data."""
-    uri = f"embedded://{tmp_path}/store"
-    with connect(uri):
-        pass
-    page = browse(f"{serve(uri, '--locks', store).url}/locks")
-    assert rows_of(page, "sales/orders/day=1")
-
-
-# ----------------------------------------------------------------------------------- leases
-
-
-@pytest.fixture(scope="module")
-def leases(tmp_path_factory: pytest.TempPathFactory) -> str:
-    url = f"sqlite:///{tmp_path_factory.mktemp('leases')}/leases.sqlite"
-    with open_leases(url) as service:
-        service.grab_lease([exclusive("sales/orders/day=1")], 3_600, user="ann")
-        service.grab_lease([shared("sales/rates")], 3_600, user="bob")
-    return url
-
-
-@pytest.fixture(scope="module")
-def leased(serve: Serve, store: str, leases: str) -> str:
-    return serve(store, "--leases", leases).url
-
-
-def test_leases_are_shown_with_their_users_and_times(leased: str, browse: Browse) -> None:
+def test_leases_are_shown_with_their_users_and_times(url: str) -> None:
     """Who waits for a lease sees whose it is, and when it ends by itself."""
-    page = browse(f"{leased}/leases")
-    first, second = rows_of(page, "Leases")
-    assert first.startswith("sales/orders/day=1 exclusive 1 ann 20")
-    assert second.startswith("sales/rates shared 2 bob 20")
+    shown = ask(f"{url}/leases").words
+    assert "Until sales/orders/day=1 exclusive 1 ann 20" in shown
+    assert "sales/rates shared 2 <i>bob</i> 20" in shown
 
 
-def test_a_new_lease_is_seen_without_loading_the_page_again(
-    leased: str, leases: str, browse: Browse
+@pytest.fixture
+def uri(tmp_path: File) -> str:
+    return f"embedded://{tmp_path}/store"
+
+
+def list_named(look: LockReader, most: int = 100) -> list[tuple[str, str, bool]]:
+    return [
+        (str(lock.request), lock.owner.name, lock.granted) for lock in look.list_first(most).locks
+    ]
+
+
+def test_a_look_sees_what_the_manager_sees(uri: str) -> None:
+    """Parents, partitions, explicit and implicit ones; and nothing where everybody has gone."""
+    with open_manager(uri, name="ann") as manager, open_lock_view(uri) as look:
+        tree = make_tree(look.list_first(5))
+        assert (tree.databases, tree.waiters, tree.total) == ([], [], 0)
+        with manager.hold([exclusive("a/b/c=1"), shared("d")]):
+            manager.hold([shared("a/b")], explicit=True)
+            assert list(look.list_first(100).locks) == manager.locks()
+        assert list_named(look) == [("S a", "ann", True), ("S a/b", "ann", True)]
+
+
+def test_a_session_that_has_died_is_not_ended_by_a_look(
+    uri: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """And so is one that is dropped."""
-    page = browse(f"{leased}/leases")
-    with open_leases(leases) as service:
-        lease = service.grab_lease([exclusive("stock/new")], 60, user="<i>eve</i>")
-        expect(page.get_by_role("rowheader", name="stock/new")).to_be_visible()
-        expect(page.get_by_role("cell", name="<i>eve</i>")).to_be_visible()
-        service.drop_lease(lease)
-        expect(page.get_by_role("rowheader", name="stock/new")).to_have_count(0)
+    """To end it is a write, and is left to whoever wants the lock. Until then it denies others."""
+    monkeypatch.setattr("txn.locks.stored.Session._renew", lambda session: None)
+    with open_manager(uri, name="ann", lease_ms=10) as manager, open_lock_view(uri) as look:
+        manager.hold([exclusive("a/b")])
+        before = list_cells(uri)
+        for _ in range(2):
+            assert ("X a/b", "ann", True) in list_named(look)
+            time.sleep(0.05)
+        assert list_cells(uri) == before
 
 
-def test_without_leases_the_page_says_how_to_name_them(url: str) -> None:
-    """They are of a database that a store does not know."""
-    answer = ask(f"{url}/leases")
-    assert answer.status == 200
-    assert "<code>--leases URL</code>" in answer.body
+def test_locks_of_a_session_that_was_ended_are_not_shown(uri: str) -> None:
+    """They deny nobody anything."""
+    with open_manager(uri, name="ann", lease_ms=60_000) as manager:
+        manager.hold([exclusive("a/b")])
+        store = open_store(uri)
+        rows = [
+            row for row in store.scan(b"locks") for key in row.cells if key.column == b"heartbeat"
+        ]
+        store.write([Edit(Key(rows[0].row, "s", "heartbeat", "locks"), None, 2**62)])
+        with open_lock_view(uri) as look:
+            assert list_named(look) == []
+        store.close()
 
 
-def test_looking_at_leases_makes_no_file_of_them(serve: Serve, store: str, tmp_path: File) -> None:
-    """A mistyped path is an error."""
-    answer = ask(f"{serve(store, '--leases', f'sqlite:///{tmp_path}/absent').url}/leases")
-    assert answer.status == 400
-    assert "no such file of leases" in answer.body
-    assert not (tmp_path / "absent").exists()
+def test_a_table_that_holds_no_locks_is_named(uri: str) -> None:
+    """Somebody's own table may have that name."""
+    with open_manager(uri), open_lock_view(uri) as look:
+        store = open_store(uri)
+        store.write([Edit(Key("a", "o", "queue", "locks"), b"[]", 1)])
+        store.close()
+        with pytest.raises(CorruptRowError, match="not a queue of locks"):
+            look.list_first(10)
 
 
-def test_a_look_at_leases_is_bounded(leases: str) -> None:
-    """A page of a million leases would be of use to nobody."""
-    with LeaseService(parse_url(leases)) as service:
-        service.connections.create_tables()
-        assert len(service.list_lease(most=1)) == 1
+def test_zookeeper_is_looked_at_without_a_node_of_ours(zookeeper: ZooKeeper) -> None:  # noqa: F811
+    """Not even the base path is made; what a manager holds there is seen."""
+    uri = f"zookeeper://{zookeeper.hosts}/console/looks"
+    with open_lock_view(uri) as look:
+        assert list_named(look) == []
+        client = KazooClient(zookeeper.hosts)
+        client.start()
+        assert client.exists("/console") is None
+        client.stop()
+        client.close()
+        with open_manager(uri, name="ann") as manager, manager.hold([exclusive("a/b")]):
+            assert list_named(look) == [("S a", "ann", True), ("X a/b", "ann", True)]
+            assert look.list_first(1).is_whole is False
+
+
+@pytest.mark.parametrize(
+    ("line", "waits"),
+    [
+        ("r1:S+ r2:S+ w:X", {"w": "r1 r2"}),  # a writer waits for all readers
+        ("r1:S+ w:X r2:S", {"w": "r1", "r2": "w"}),  # a reader waits for the writer before it
+        ("r1:S+ w:X r2:S+", {"w": "r1 r2"}),  # one that got in past a writer keeps it waiting
+        ("w1:X+ w2:X w3:X", {"w2": "w1", "w3": "w1 w2"}),
+        ("r1:S+ r2:S+", {}),
+    ],
+)
+def test_who_waits_for_whom_follows_from_the_line(line: str, waits: dict[str, str]) -> None:
+    """By the rules by which the locks themselves are granted."""
+    modes = {"S": Mode.SHARED, "X": Mode.EXCLUSIVE}
+    locks = []
+    for name, mode in (each.split(":") for each in line.split()):
+        request = LockRequest(path("a"), modes[mode[0]])
+        locks.append(Lock(request, Owner(name, "h"), 1, mode.endswith("+")))
+    denying = {
+        lock.owner.name: " ".join(each.owner.name for each in list_blockers(locks, place))
+        for place, lock in enumerate(locks)
+    }
+    assert {name: others for name, others in denying.items() if others} == waits
+
+
+def test_what_many_visitors_see_is_read_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A hundred open pages are one question to the store, whether it answers or not."""
+    clock = ManualClock()
+    monkeypatch.setattr(bounds, "monotonic", lambda: clock.monotonic_ms() / 1_000)
+    reads: list[str] = []
+
+    def read() -> int:
+        reads.append("read")
+        if len(reads) == 1:
+            return 7
+        raise StoreError("away")
+
+    cached = Cached(read)
+    assert [cached.read() for _ in range(5)] == [7] * 5
+    clock.advance(int(FRESH_S * 1_000))
+    for _ in range(5):
+        with pytest.raises(StoreError, match="away"):
+            cached.read()
+    assert len(reads) == 2

@@ -1,8 +1,9 @@
-"""The port of a console: connections that say nothing, and a certificate that cannot be used."""
+"""The port of a console: connections that say nothing, certificates, its metrics and its end."""
 
 from __future__ import annotations
 
 import random
+import re
 import socket
 import ssl
 import subprocess
@@ -14,30 +15,53 @@ from pathlib import Path
 from urllib.parse import urlsplit
 
 import pytest
+from prometheus_client.parser import text_string_to_metric_families
 from starlette.requests import Request
 
 from recovery.console import server
+from recovery.console.auth import HEADERS
 from tests.console.conftest import Serve
+from tests.console.crashing import crash_client
 from tests.console.served import serve_here
-from tests.console.visits import ask
+from tests.console.visits import ask, wait_for
+from tests.integration.commands import run_here
 from txn import connect
 from txn.clock import SystemClock
 from txn.events import silent
 from txn.policy import Policy
 from txn.protocol.context import Context
-from txn.protocol.statuses import SIX_PHASE
+from txn.protocol.statuses import SIX_PHASE, Status
 from txn.stores import open_store
 
 PATIENCE_S = 60
-TLS = Path(__file__).parents[1] / "integration" / "tls"
+ROOT = Path(__file__).parents[2]
+TLS = ROOT / "tests" / "integration" / "tls"
 SHORT_S = 0.5
 HEAD = b"POST /login HTTP/1.1\r\nHost: 127.0.0.1\r\nSec-Fetch-Site: same-origin\r\n"
+SIGNALLED = """
+import signal, sys
+from recovery.console.server import serve_console
+from recovery.console.settings import ConsoleSettings
+
+class Dying:
+    def __del__(self):  # Python ignores what is raised here
+        signal.raise_signal(signal.SIGTERM)
+
+serve_console(ConsoleSettings(sys.argv[1], "token", port=0), lambda address: Dying().__sizeof__())
+"""
 
 
 @pytest.fixture
 def context() -> Context:
     store, clock = open_store("memory://"), SystemClock()
     return Context(store, b"txn", clock, random.Random(1), Policy(), silent, SIX_PHASE)
+
+
+@pytest.fixture
+def store(tmp_path: Path) -> str:
+    """A store in which there is nothing yet."""
+    connect(uri := f"embedded://{tmp_path}/store").close()
+    return uri
 
 
 def reach(url: str) -> socket.socket:
@@ -62,12 +86,14 @@ def test_connections_that_ask_nothing_keep_nobody_out(
         for each in silent:
             while each.recv(65_536):  # until it is closed
                 pass
+    files = {"tls_cert": TLS / "certificate.pem", "tls_key": TLS / "key.pem"}
+    with serve_here(context, **files) as url, reach(url) as connection:
+        assert connection.recv(1) == b""  # before it speaks TLS as well
 
 
 def test_a_form_that_does_not_come_is_not_waited_for(
     context: Context, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """It keeps a place among the requests."""
     monkeypatch.setattr(server, "FORM_S", SHORT_S)
     with serve_here(context) as url, reach(url) as connection:
         connection.sendall(HEAD + b"Content-Length: 9\r\n\r\ntoken")
@@ -93,11 +119,23 @@ def test_a_page_that_takes_its_time_is_waited_for(
         assert "at last" in ask(f"{url}/slow").body
 
 
-def test_a_console_with_a_certificate_speaks_tls(serve: Serve, tmp_path: Path) -> None:
+def test_an_answer_about_a_fault_has_the_headers(
+    context: Context, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A page that fails is the one whose text is least expected."""
+
+    def fail(request: Request) -> dict[str, str]:
+        raise ZeroDivisionError
+
+    monkeypatch.setattr(server, "PAGES", {"/doctor": ("doctor.html", fail)})
+    with serve_here(context) as url:
+        answer = ask(f"{url}/doctor")
+    assert answer.status == 500
+    assert {name.lower(): text for name, text in HEADERS.items()}.items() <= answer.headers.items()
+
+
+def test_a_console_with_a_certificate_speaks_tls(serve: Serve, store: str) -> None:
     """The address says so, and what the browser trusts is what it is shown."""
-    store = f"embedded://{tmp_path}/store"
-    with connect(store):
-        pass
     shown = ("--tls-cert", str(TLS / "certificate.pem"), "--tls-key", str(TLS / "key.pem"))
     url = serve(store, *shown).url.replace("127.0.0.1", "localhost")
     assert url.startswith("https://")
@@ -106,52 +144,45 @@ def test_a_console_with_a_certificate_speaks_tls(serve: Serve, tmp_path: Path) -
         assert answer.status == 200
 
 
-def test_a_silent_connection_is_closed_before_it_speaks_tls_as_well(
-    context: Context, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """It was kept for a minute, and counted nowhere."""
-    monkeypatch.setattr(server, "REQUEST_S", SHORT_S)
-    files = {"tls_cert": TLS / "certificate.pem", "tls_key": TLS / "key.pem"}
-    with serve_here(context, **files) as url, reach(url) as silent:
-        silent.settimeout(20)
-        assert silent.recv(1) == b""
-
-
-@pytest.mark.parametrize("is_there", [True, False])
+@pytest.mark.parametrize("text", ["none\n", None])
 def test_a_certificate_that_cannot_be_used_is_named_before_the_address_is(
-    is_there: bool, tmp_path: Path
+    text: str | None, store: str, tmp_path: Path
 ) -> None:
     """Who waits for the address would take the console for one that serves."""
-    store = f"embedded://{tmp_path}/store"
-    with connect(store):
-        pass
     certificate = tmp_path / "certificate.pem"
-    if is_there:
-        certificate.write_text("none\n")
-    command = [sys.executable, "-c", "from recovery.commands import main; main()", "console"]
-    command += ["--store", store, "--port", "0"]
-    command += ["--tls-cert", str(certificate), "--tls-key", str(certificate)]
-    done = subprocess.run(command, capture_output=True, text=True, check=False, timeout=PATIENCE_S)
+    if text:
+        certificate.write_text(text)
+    files = ("--tls-cert", str(certificate), "--tls-key", str(certificate))
+    done = run_here("console", "--store", store, "--port", "0", *files)
     assert (done.returncode, done.stdout) == (2, "")
     assert f"cannot use the certificate or its key cert={certificate}" in done.stderr
 
 
-SIGNALLED = """
-import signal, sys
-from recovery.console.server import serve_console
-from recovery.console.settings import ConsoleSettings
-
-class Dying:
-    def __del__(self):  # Python ignores what is raised here
-        signal.raise_signal(signal.SIGTERM)
-
-serve_console(ConsoleSettings(sys.argv[1], "token", port=0), lambda address: Dying().__sizeof__())
-"""
+def test_to_be_seen_from_elsewhere_a_console_needs_a_token_of_its_own(store: str) -> None:
+    """A token that is made anew and printed would be in a log, and be another after a restart."""
+    done = run_here("console", "--store", store, "--bind", "0.0.0.0", "--port", "0")
+    assert (done.returncode, "than the loopback, give --token-file" in done.stderr) == (2, True)
 
 
-def test_a_console_ends_by_a_signal_that_comes_where_python_ignores_exits(tmp_path: Path) -> None:
+def test_a_console_ends_by_a_signal_that_comes_where_python_ignores_exits(store: str) -> None:
     """The handler raised its exit there, and the console served for ever."""
-    store = f"embedded://{tmp_path}/store"
-    connect(store).close()
     ended = subprocess.run([sys.executable, "-c", SIGNALLED, store], timeout=PATIENCE_S, check=True)
     assert ended.returncode == 0
+
+
+def test_prometheus_is_told_what_is_unfinished(serve: Serve, store: str) -> None:
+    """What an alert is made of; each metric has its line in the documentation."""
+    crash_client(store, Status.ASSERTED, [b"pears"])
+    url = f"{serve(store).url}/metrics"
+    wait_for(url, "oldest_unfinished")  # it begins to look with the first visit
+    text = ask(url).body  # with the calls of the first answer
+    assert 'hbase_txn_unfinished_transactions{status="2-ASSERTED"} 1.0' in text
+    families = {family.name: family for family in text_string_to_metric_families(text)}
+    (oldest,) = families["hbase_txn_oldest_unfinished_seconds"].samples
+    assert oldest.value > 0
+    assert any(sample.value for sample in families["hbase_txn_store_seconds"].samples)
+    names = re.findall(r"^# TYPE (hbase_txn\w+) ", text, re.MULTILINE)
+    told = (ROOT / "docs" / "observing.md").read_text()
+    assert [
+        name for name in names if not name.endswith("_created") and f"`{name}`" not in told
+    ] == []

@@ -3,8 +3,11 @@
 from __future__ import annotations
 
 import http.client
+import re
+import time
 from collections.abc import Mapping
 from dataclasses import dataclass
+from html import unescape
 from urllib.parse import urlencode, urlsplit
 
 PATIENCE_S = 60
@@ -22,6 +25,11 @@ class Answer:
     def cookie(self) -> str:
         """The cookie that it sets, as the next request sends it."""
         return self.headers["set-cookie"].partition(";")[0]
+
+    @property
+    def words(self) -> str:
+        """What a page shows: its text, in one line and without its tags."""
+        return " ".join(unescape(re.sub(r"<[^>]*>", " ", self.body)).split())
 
 
 def ask(
@@ -50,3 +58,12 @@ def ask(
 def post(url: str, form: Mapping[str, str], headers: Mapping[str, str] | None = None) -> Answer:
     """Send a form as a browser does from a page of the same site."""
     return ask(url, "POST", form, {"Sec-Fetch-Site": "same-origin"} | dict(headers or {}))
+
+
+def wait_for(url: str, pattern: str) -> Answer:
+    """Return a page once its words have something of this pattern."""
+    deadline = time.monotonic() + PATIENCE_S
+    while not re.search(pattern, (answer := ask(url)).words):
+        assert time.monotonic() < deadline, answer.words
+        time.sleep(0.01)
+    return answer

@@ -19,25 +19,35 @@ from typing import Any
 
 import happybase
 import pytest
+from typer.testing import CliRunner
 
+from recovery.commands import app
 from tests.docs.blocks import ROOT, Reader, list_blocks, list_python, reader
 from tests.integration.hbase import HBase
 from tests.integration.installed import install_plugin
-from txn import Key, Mutation, connect
+from txn import AssertionFailedError, Key, Mutation, connect
+from txn.leases import open_leases
+from txn.locks import exclusive, open_manager, path
+from txn.locks.hive.sql import requests
+from txn.locks.statements import parse_statements
+from txn.protocol.statuses import Status
 from txn.pytest_plugin import RunningEmulator, start_emulator
+from txn.stores import open_store
 
 DOCS = ROOT / "docs"
-PAGES = [ROOT / "README.md", *sorted(DOCS.rglob("*.md"))]
+README, LOCKS, LEASES = ROOT / "README.md", DOCS / "locks.md", DOCS / "leases.md"
+PAGES = [README, *sorted(DOCS.rglob("*.md"))]
+(EXAMPLE,) = list_python(README)
 EXTRAS = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]["optional-dependencies"]
 ELSEWHERE = {
-    "README.md": "test_readme.py",
+    "README.md": "here, below",
     "howto/spark.md": "test_spark_pages.py",
     "observing.md": "here, in a process of its own, and test_spark_pages.py",
-    "leases.md": "test_leases.py, test_spark_pages.py",
-    "locks.md": "test_locks.py, test_locks_spark.py",
+    "leases.md": "here, below, and test_spark_pages.py",
+    "locks.md": "here, below, and test_locks_spark.py",
     "spark.md": "test_spark_pages.py",
 }
-"""Pages with code that are not followed here, and who tries them."""
+"""Pages with code that are not followed, and who tries them."""
 
 Here = Callable[..., Reader]
 
@@ -45,6 +55,17 @@ Here = Callable[..., Reader]
 def find_port() -> str:
     with socket.create_server(("127.0.0.1", 0)) as free:
         return str(free.getsockname()[1])
+
+
+def run_python(program: str, *arguments: str, **variables: str) -> subprocess.CompletedProcess[str]:
+    return subprocess.run(
+        [sys.executable, "-c", program, *arguments],
+        cwd=ROOT,
+        env={**os.environ, **variables},
+        capture_output=True,
+        text=True,
+        check=False,
+    )
 
 
 @pytest.fixture
@@ -67,12 +88,10 @@ def follow(here: Here, page: str, **details: Any) -> None:
 
 
 def test_the_tutorial_leads_through_a_real_crash_to_its_repair(here: Here) -> None:
-    """The first ten minutes with the library, kills included."""
     follow(here, "tutorial.md", instead={"9091": find_port()})
 
 
 def test_a_service_is_run_as_its_page_says(here: Here, tmp_path: Path) -> None:
-    """It is copied into programs that stay."""
     names: dict[str, Any] = {}
     instead = {"/var/lib": str(tmp_path), "9092": find_port()}
     follow(here, "howto/service.md", instead=instead, names=names)
@@ -90,21 +109,28 @@ def test_a_cluster_is_prepared_as_its_page_says(here: Here, hbase: HBase) -> Non
     )
 
 
-def test_locks_are_used_as_their_page_says(here: Here, tmp_path: Path) -> None:
-    """A lock that is held wrongly protects nothing."""
-    follow(here, "howto/locks.md", instead={"/var/lib": str(tmp_path)})
-
-
-def test_leases_are_used_as_their_page_says(here: Here, tmp_path: Path) -> None:
-    """So does a lease."""
-    follow(here, "howto/leases.md", instead={"/tmp": str(tmp_path)})
+@pytest.mark.parametrize(
+    ("page", "place"),
+    [
+        ("howto/locks.md", "/var/lib"),
+        ("howto/leases.md", "/tmp"),
+        ("gathering.md", "/tmp"),
+        ("operations.md", "/tmp"),
+        ("testing.md", "/tmp"),
+    ],
+)
+def test_a_page_does_what_its_own_assertions_say(
+    page: str, place: str, here: Here, tmp_path: Path
+) -> None:
+    """Who copies an example must not be the first to run it."""
+    follow(here, page, instead={f"{place}/": f"{tmp_path}/"})
 
 
 def test_own_code_is_tested_as_its_page_says(here: Here, tmp_path: Path) -> None:
     """Its tests are run by pytest, which finds the fixtures by itself."""
     (tmp_path / "site").mkdir()
-    path = install_plugin(tmp_path / "site")
-    follow(here, "howto/testing.md", environment={"PYTHONPATH": path})
+    found = install_plugin(tmp_path / "site")
+    follow(here, "howto/testing.md", environment={"PYTHONPATH": found})
 
 
 @pytest.mark.fast
@@ -123,17 +149,10 @@ def test_what_others_are_told_to_write_works(here: Here, emulator_here: RunningE
 def test_the_server_of_transactions_takes_what_its_page_shows(
     here: Here, emulator_here: RunningEmulator
 ) -> None:
-    """It is the shortest program without a store."""
     names: dict[str, Any] = {}
     port = str(emulator_here.transactional_port)
     follow(here, "emulator.md", instead={"9092": port}, names=names)
     names["engine"].close()
-
-
-@pytest.mark.parametrize("page", ["gathering.md", "operations.md", "testing.md"])
-def test_a_page_does_what_its_own_assertions_say(page: str, here: Here, tmp_path: Path) -> None:
-    """Who copies an example must not be the first to run it."""
-    follow(here, page, instead={"/tmp/": f"{tmp_path}/"})
 
 
 def test_programs_are_observed_as_the_page_says(tmp_path: Path) -> None:
@@ -148,20 +167,14 @@ def test_programs_are_observed_as_the_page_says(tmp_path: Path) -> None:
         "print(render_metrics()[0].decode())\n"
     )
     program = "\n".join([metrics, traces, "from txn import Key, Mutation", rest])
-    said = subprocess.run(
-        [sys.executable, "-c", program.replace("/data", f"{tmp_path}/data")],
-        env={**os.environ, "PYTHONPATH": str(ROOT)},
-        capture_output=True,
-        text=True,
-        check=True,
-    )
+    said = run_python(program.replace("/data", f"{tmp_path}/data"))
+    assert said.returncode == 0, said.stderr
     assert re.search(r"^hbase_txn_commit_seconds_count.* 1.0$", said.stdout, re.MULTILINE)
     assert len(re.findall(r'"trace_id"', said.stdout)) >= 2  # the request's span, and the commit's
 
 
 @pytest.mark.fast
 def test_each_page_with_code_is_tried() -> None:
-    """A page that is added is followed as well."""
     with_code = {
         page.relative_to(DOCS if page.is_relative_to(DOCS) else ROOT).as_posix()
         for page in PAGES
@@ -183,3 +196,116 @@ def test_extras_that_pages_tell_to_install_exist() -> None:
     }
     assert named
     assert named - EXTRAS.keys() == set()
+
+
+@pytest.mark.fast
+def test_the_example_of_the_readme_and_its_commands_work(tmp_path: Path) -> None:
+    """They are the first things that a newcomer copies."""
+    done = run_python(EXAMPLE, HOME=str(tmp_path))
+    assert done.returncode == 0, done.stderr
+    bank = f"embedded://{tmp_path}/bank"
+    store = open_store(bank)
+    rows = list(store.scan(b"txn", b"transaction."))
+    store.close()
+    statuses = [cell.value for row in rows for cell in row.cells.values()]
+    assert statuses.count(Status.COMPLETE.value) == 2
+    assert statuses.count(Status.ABORTED.value) == 1
+    commands = re.findall(r"^txn (.+?)(?:  .*)?$", README.read_text(), re.MULTILINE)
+    assert commands
+    for command in commands:
+        words = [rows[0].row.decode()[-32:] if word == "ID" else word for word in command.split()]
+        said = run_python("import recovery.commands as c; c.main()", *words, TXN_STORE=bank)
+        assert said.returncode == 0, (command, said.stdout, said.stderr)
+
+
+@pytest.mark.fast
+@pytest.mark.parametrize(
+    ("module", "driver", "extra"),
+    [
+        ("txn.spark", "pyspark", "spark"),
+        ("txn.locks.spark", "pyspark", "spark"),
+        ("txn.locks.hive.sql", "sqlglot", "locks"),
+        ("txn.metrics", "prometheus_client", "metrics"),
+    ],
+)
+def test_a_module_that_lacks_its_extra_names_it(module: str, driver: str, extra: str) -> None:
+    """The name of a driver does not tell a newcomer what to install."""
+    said = run_python(f"import sys; sys.modules[{driver!r}] = None; import {module}")
+    error = f"install hbase-txn[{extra}], or in a checkout .[{extra}] missing={driver!r}"
+    assert said.stderr.splitlines()[-1] == f"ModuleNotFoundError: {error}"
+
+
+@pytest.mark.fast
+def test_the_readme_can_be_read_in_one_go_and_names_targets_that_there_are() -> None:
+    """A screen and a half; the example is about twenty lines."""
+    text = README.read_text()
+    prose = re.sub(r"^```.*?^```", "", text, flags=re.MULTILINE | re.DOTALL)
+    words = [word for word in prose.split() if re.search(r"\w", word)]
+    assert len(text.splitlines()) < 130
+    assert len(words) < 800
+    assert len(EXAMPLE.splitlines()) <= 22
+    listed = subprocess.run(["make", "help"], cwd=ROOT, capture_output=True, text=True, check=True)
+    targets = {line.split()[1] for line in listed.stdout.splitlines()}
+    assert set(re.findall(r"\bmake ([a-z]+)\b", text)) <= targets
+
+
+def find_example(word: str) -> str:
+    """The example about locks that has this word."""
+    (found,) = (code for code in list_python(LOCKS) if word in code)
+    return found
+
+
+@pytest.mark.fast
+def test_the_examples_of_locks_take_them_and_say_what_is_locked(tmp_path: Path) -> None:
+    code = find_example("with open_manager")
+    assert "/var/lib/app" in code
+    exec(code.replace("/var/lib/app", f"{tmp_path}/store"), {})
+    with open_manager(f"embedded://{tmp_path}/store") as manager:
+        assert manager.locks() == []
+    for word in ("from txn.locks.hive.sql import requests", "import Column"):
+        (said,) = re.findall(r"# (.*)", code := find_example(word))
+        before, call = code.rstrip().rsplit("\n", 1)
+        names = {"requests": requests}
+        exec(before, names)
+        assert ", ".join(map(str, eval(call, names))) == said
+
+
+@pytest.mark.fast
+def test_the_example_of_a_fencing_token_refuses_who_comes_late() -> None:
+    """It is what keeps a paused holder from doing harm."""
+    key = Key("x", "d", "v")
+    with connect("memory://", table="t") as engine, open_manager("memory://locks") as manager:
+        engine.ensure_table("t", ["d"])
+        late = manager.hold([exclusive("sales/orders/day=1")])
+        late.release()
+        with manager.hold([exclusive("sales/orders/day=1")]) as held:
+            names = {"engine": engine, "path": path, "mutations": [Mutation(key, "new")]}
+            code = find_example("GreaterThan")
+            exec(code, names | {"held": held})
+            with pytest.raises(AssertionFailedError):
+                exec(code, names | {"held": late, "mutations": [Mutation(key, "old")]})
+        cell = engine.read([key])[key]
+        assert cell is not None and cell.value == b"new"
+
+
+@pytest.mark.fast
+def test_the_examples_and_commands_of_leases_run_in_their_order(tmp_path: Path) -> None:
+    """The examples leave nothing; the last command but one has nothing left to drop, and says so.
+    Each form of statement that the page writes down is understood."""
+    url, place = f"sqlite:///{tmp_path}/leases", "sqlite:////tmp/leases"
+    for code in list_python(LEASES):
+        if "open_leases(" in code:
+            assert place in code
+            exec(code.replace(place, url), {})
+            with open_leases(url) as leases:
+                assert leases.list_lease() == []
+    text = LEASES.read_text()
+    commands = re.findall(r"^txn (leases .+?)(?:  .*)?$", text, re.MULTILINE)
+    environment = {"TXN_LEASES": f"sqlite:///{tmp_path}/others"}
+    done = [CliRunner().invoke(app, command.split(), env=environment) for command in commands]
+    assert [each.exit_code for each in done] == [0, 0, 0, 0, 1, 0], done
+    forms = re.findall(r"^((?:SHOW|DROP FORCE) LEASE) \* \| table \[PARTITION", text, re.MULTILINE)
+    assert len(forms) == 2
+    for form in forms:
+        for of_what in ("*", "t", "d.t PARTITION (day=1)"):
+            assert len(parse_statements(f"{form} {of_what}")) == 1

@@ -24,7 +24,6 @@ every_page = pytest.mark.parametrize("page", PAGES, ids=lambda page: page.stem)
 
 @every_page
 def test_every_test_that_a_page_names_exists(page: Path) -> None:
-    """A safeguard whose test was renamed or removed is a safeguard that nobody tests."""
     text = re.sub(r"^```python.*?^```", "", page.read_text(), flags=re.MULTILINE | re.DOTALL)
     named = set(re.findall(r"`?\b(test_\w+)\b(?!\.py)", text))
     missing = {name for name in named if f"def {name}(" not in TESTS and not _is_file(name)}
@@ -32,7 +31,6 @@ def test_every_test_that_a_page_names_exists(page: Path) -> None:
 
 
 def test_the_protocol_names_the_test_of_every_safeguard() -> None:
-    """A change of the protocol begins with the list of what must hold."""
     page = (ROOT / "docs" / "protocol.md").read_text()
     files = (ROOT / "tests" / "simulation").glob("test_teeth_*.py")
     text = "".join(path.read_text() for path in files if path.stem not in NOT_OF_ONE_RULE)
@@ -42,14 +40,12 @@ def test_the_protocol_names_the_test_of_every_safeguard() -> None:
 
 @every_page
 def test_every_link_of_a_page_leads_somewhere(page: Path) -> None:
-    """Pages are moved more often than the links to them."""
     links = re.findall(r"\]\(([^)#:]+)(?:#[^)]*)?\)", page.read_text())
     assert [link for link in links if not (page.parent / link).exists()] == []
 
 
 @every_page
 def test_a_page_has_a_section_once(page: Path) -> None:
-    """A merge once left an old copy of two sections behind the new ones."""
     text = re.sub(r"^```.*?^```", "", page.read_text(), flags=re.MULTILINE | re.DOTALL)
     heads = re.findall(r"^##? .+", text, flags=re.MULTILINE)
     assert [head for head in set(heads) if heads.count(head) > 1] == []

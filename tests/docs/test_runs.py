@@ -10,20 +10,18 @@ from pathlib import Path
 
 import pytest
 
+pytestmark = pytest.mark.long
+
 ROOT = Path(__file__).parents[2]
 ENDS_WITHIN_S = 30
 
 
 def run(folder: Path, code: str, *, ci: str) -> subprocess.CompletedProcess[str]:
     (folder / "test_it.py").write_text(code)
+    own = {"CI": ci, "PYTHONPATH": str(ROOT), "HBASE_TXN_TEST_GRACE_S": "1"}
     return subprocess.run(
         [sys.executable, "-m", "pytest", "-p", "tests.conftest", "--rootdir", folder, folder],
-        env={
-            **os.environ,
-            "CI": ci,
-            "PYTHONPATH": str(ROOT),
-            "HBASE_TXN_TEST_GRACE_S": "1",
-        },
+        env={**os.environ, **own},
         cwd=folder,
         capture_output=True,
         text=True,
@@ -32,39 +30,23 @@ def run(folder: Path, code: str, *, ci: str) -> subprocess.CompletedProcess[str]
 
 
 @pytest.mark.parametrize(
-    "code",
-    [
-        "import pytest\ndef test_a(): pytest.skip('no java')\n",
-        "import pytest\npytest.importorskip('no_such_module')\n",
-    ],
+    "code", ["def test_a(): pytest.skip('no java')", "pytest.importorskip('no_such_module')"]
 )
 def test_on_ci_a_test_that_cannot_run_is_a_failure(tmp_path: Path, code: str) -> None:
     """A machine that lacks a part would report success for what it never tried."""
-    refused = run(tmp_path, code, ci="true")
+    refused = run(tmp_path, f"import pytest\n{code}\n", ci="true")
     assert refused.returncode in (1, 2), refused.stdout
     assert "which CI does not accept" in refused.stdout
-    assert run(tmp_path, code, ci="").returncode in (0, 5)
+    assert run(tmp_path, f"import pytest\n{code}\n", ci="").returncode in (0, 5)
 
 
 def test_a_run_that_leaves_a_process_behind_fails_and_ends_it(tmp_path: Path) -> None:
-    """Orphans of killed workers would slow down, or lock out, whatever runs next."""
-    code = (
-        "import subprocess\n"
-        "def test_a():\n"
-        "    subprocess.Popen('sleep 600 & exit 0', shell=True).wait()\n"
-    )
-    said = run(tmp_path, code, ci="")
+    left = "subprocess.Popen('sleep 600 & exit 0', shell=True).wait()"
+    said = run(tmp_path, f"import subprocess\ndef test_a():\n    {left}\n", ci="")
     assert said.returncode == 1
     assert "left running by the tests" in said.stdout
-    process = int(said.stdout.split("process=")[1].split()[0])
+    command = Path(f"/proc/{said.stdout.split('process=')[1].split()[0]}/cmdline")
     deadline = time.monotonic() + ENDS_WITHIN_S
-    while command_of(process) and time.monotonic() < deadline:  # what was killed is still to end
-        time.sleep(0.01)
-    assert command_of(process) == b""
-
-
-def command_of(process: int) -> bytes:
-    try:
-        return Path(f"/proc/{process}/cmdline").read_bytes()
-    except OSError:
-        return b""
+    while command.exists() and command.read_bytes() and time.monotonic() < deadline:
+        time.sleep(0.01)  # what was killed is still to end
+    assert not command.exists() or not command.read_bytes()

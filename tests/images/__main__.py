@@ -17,8 +17,7 @@ import time
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
-from tests.images.base import make_base, read_base
-from tests.images.buildah import ROOT, Buildah, ImagesError, run, step
+from tests.images.buildah import ROOT, Buildah, ImagesError, make_base, read_base, run, step
 
 TOOLS = {
     "buildah": "buildah",

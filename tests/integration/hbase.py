@@ -30,13 +30,7 @@ from txn.errors import TxnError
 VARIABLES = {"thrift1": "HBASE_TXN_TEST_THRIFT1", "thrift2": "HBASE_TXN_TEST_THRIFT2"}
 NATIVE_VARIABLE = "HBASE_TXN_TEST_NATIVE"
 VERSION_VARIABLE = "HBASE_TXN_TEST_VERSION"
-PORTS_IN_IMAGE = {
-    "thrift1": 9090,
-    "thrift2": 9091,
-    "zookeeper": 2181,
-    "master": 16000,
-    "region1": 16020,
-}
+PORTS_IN_IMAGE = dict(thrift1=9090, thrift2=9091, zookeeper=2181, master=16000, region1=16020)
 CONTAINER_DATA = "/data/hbase"
 IMAGE_ANSWERS_WITHIN_MS = 180_000
 # Java then compiles once and simply: half the processor time to start, fewer requests a second.
@@ -68,9 +62,11 @@ class HBase:
 @pytest.fixture(scope="session")
 def hbase(tmp_path_factory: pytest.TempPathFactory) -> Iterator[HBase]:
     """An HBase with both gateways; without one a test is skipped, which CI does not accept."""
+    base = tmp_path_factory.getbasetemp()
+    folder = (base.parent if "PYTEST_XDIST_WORKER" in os.environ else base) / "hbase"
     with ExitStack() as stack:
         try:
-            found = stack.enter_context(some_hbase(_shared_folder(tmp_path_factory)))
+            found = stack.enter_context(some_hbase(folder))
         except TxnError as error:
             pytest.skip(f"no HBase: {error}")
         yield found
@@ -114,11 +110,6 @@ def _counted(path: Path) -> Iterator[int]:
     with path.with_suffix(".lock").open("a") as lock:
         fcntl.flock(lock, fcntl.LOCK_EX)
         yield int(path.read_text()) if path.exists() else 0
-
-
-def _shared_folder(factory: pytest.TempPathFactory) -> Path:
-    base = factory.getbasetemp()
-    return (base.parent if "PYTEST_XDIST_WORKER" in os.environ else base) / "hbase"
 
 
 def _on_this_machine(ports: Mapping[str, int], cluster: Cluster | None = None) -> HBase:

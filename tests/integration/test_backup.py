@@ -53,19 +53,16 @@ def sum_balances(engine: Engine) -> int:
 
 
 def test_a_backup_beside_writers_is_of_one_instant(tmp_path: Path) -> None:
-    """`cp -r` of a busy store was damaged five times of eight. Whatever is unfinished in the copy
-    is finished by fsck, and no money is lost."""
     uri, log = f"embedded://{tmp_path}/store?sync=off", tmp_path / "log"
     found_bank(uri)
     line = [sys.executable, "-m", "tests.integration.bank", uri]
     writers = [subprocess.Popen([*line, str(seed), str(log)]) for seed in range(3)]
     try:
-        while not log.exists() or len(log.read_text().splitlines()) < 20:
-            assert all(each.poll() is None for each in writers)
-            time.sleep(0.02)
         for number in range(4):
+            while not log.exists() or len(log.read_text().splitlines()) < 20 * (number + 1):
+                assert all(each.poll() is None for each in writers)
+                time.sleep(0.02)
             backup(uri, tmp_path / f"copy{number}")
-            time.sleep(0.2)
     finally:
         for each in writers:
             each.kill()
@@ -82,13 +79,20 @@ def test_a_backup_beside_writers_is_of_one_instant(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("when", ["copying bytes", "checking entries"])
-def test_a_killed_backup_leaves_none(store: str, tmp_path: Path, when: str) -> None:
+def test_an_interrupted_or_killed_backup_leaves_none(store: str, tmp_path: Path, when: str) -> None:
     """An operator who finds the folder may rely on it."""
+
+    def interrupt(step: str, done: int, total: int) -> None:
+        if step == when:
+            raise KeyboardInterrupt
 
     def stop(step: str, done: int, total: int) -> None:
         if step == when:
             os.kill(os.getpid(), signal.SIGKILL)
 
+    with pytest.raises(KeyboardInterrupt):
+        backup(store, tmp_path / "copy", on_step=interrupt)
+    assert os.listdir(tmp_path) == ["store"]
     child = Child(lambda tell: backup(store, tmp_path / "copy", on_step=stop) and None)
     assert os.waitstatus_to_exitcode(os.waitpid(child.pid, 0)[1]) == -signal.SIGKILL
     left, _ = sorted(os.listdir(tmp_path))
@@ -98,7 +102,6 @@ def test_a_killed_backup_leaves_none(store: str, tmp_path: Path, when: str) -> N
 
 
 def test_a_restored_backup_is_the_store(store: str, tmp_path: Path) -> None:
-    """As docs/operations.md says: stop all, and put the folder in the store's place."""
     size = backup(store, tmp_path / "copy")
     assert size == (tmp_path / "copy" / "data.mdb").stat().st_size
     with connect(store, table="t") as engine:
@@ -111,7 +114,6 @@ def test_a_restored_backup_is_the_store(store: str, tmp_path: Path) -> None:
 def test_a_full_disk_makes_no_backup(
     store: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """It is known before the disk of others is full, and otherwise at the write that fails."""
     soft, hard = resource.getrlimit(resource.RLIMIT_FSIZE)
     resource.setrlimit(resource.RLIMIT_FSIZE, (100_000, hard))
     try:
@@ -128,21 +130,7 @@ def test_a_full_disk_makes_no_backup(
     assert os.listdir(tmp_path) == ["store"]
 
 
-def test_an_interrupted_backup_leaves_nothing(store: str, tmp_path: Path) -> None:
-    """Ctrl-C, at any step."""
-    for wanted in ("copying bytes", "checking entries"):
-
-        def stop(step: str, done: int, total: int, wanted: str = wanted) -> None:
-            if step == wanted:
-                raise KeyboardInterrupt
-
-        with pytest.raises(KeyboardInterrupt):
-            backup(store, tmp_path / "copy", on_step=stop)
-        assert os.listdir(tmp_path) == ["store"]
-
-
 def test_a_copy_whose_entries_are_missing_is_found(store: str, tmp_path: Path) -> None:
-    """The check counts what it can reach."""
     path = tmp_path / "copy"
     backup(store, path)
     with closing(LmdbStore(str(path))) as copied:
@@ -157,7 +145,7 @@ def test_a_copy_whose_entries_are_missing_is_found(store: str, tmp_path: Path) -
 
 
 @pytest.mark.parametrize(
-    ("store", "words"),
+    ("uri", "words"),
     [
         ("memory://", "only an embedded store has files"),
         ("hbase://zk", "on HBase take snapshots of all tables"),
@@ -166,35 +154,30 @@ def test_a_copy_whose_entries_are_missing_is_found(store: str, tmp_path: Path) -
         ("embedded:///absent/store", "no such store"),
     ],
 )
-def test_other_stores_are_told_what_to_use(store: str, words: str, tmp_path: Path) -> None:
+def test_other_stores_are_told_what_to_use(uri: str, words: str, tmp_path: Path) -> None:
     """Nobody should believe that there is a backup."""
     with pytest.raises(InvalidRequestError, match=words):
-        backup(store, tmp_path / "copy")
+        backup(uri, tmp_path / "copy")
     assert os.listdir(tmp_path) == []
 
 
-@pytest.mark.parametrize(
-    ("dest", "words"),
-    [
-        ("full", "absent or an empty folder"),
-        ("file", "absent or an empty folder"),
-        ("store/copy", "in the store's own folder"),
-        ("/proc", "absent or an empty folder"),
-        ("/dev/shm", "mount point|empty folder"),
-    ],
-)
-def test_a_backup_replaces_nothing(store: str, dest: str, words: str, tmp_path: Path) -> None:
+def test_a_backup_replaces_nothing(store: str, tmp_path: Path) -> None:
     """Neither an older backup nor anything else."""
     (tmp_path / "full").mkdir()
     (tmp_path / "full" / "letter").touch()
     (tmp_path / "file").touch()
-    with pytest.raises(InvalidRequestError, match=f"no backup was made.*({words})"):
-        backup(store, tmp_path / dest)
+    for dest, words in {
+        "full": "absent or an empty folder",
+        "file": "absent or an empty folder",
+        "store/copy": "in the store's own folder",
+        "/proc": "absent or an empty folder",
+        "/dev/shm": "mount point|empty folder",
+    }.items():
+        with pytest.raises(InvalidRequestError, match=f"no backup was made.*({words})"):
+            backup(store, tmp_path / dest)
 
 
 def test_of_two_backups_to_one_place_one_is_made(store: str, tmp_path: Path) -> None:
-    """The other says that it was not, whichever was first."""
-
     def make_another(step: str, done: int, total: int) -> None:
         if not any((tmp_path / "copy").iterdir()):
             backup(store, tmp_path / "copy")
@@ -222,7 +205,6 @@ def test_a_copy_of_lmdb_itself_is_told_what_it_lacks(store: str, tmp_path: Path)
 def test_the_command_says_what_it_made(
     store: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Or that nothing was made, with exit code 2."""
     done = run_here("backup", store, str(tmp_path / "one"), "--json")
     made = json.loads(done.stdout)
     assert (done.returncode, made["path"]) == (0, str(tmp_path / "one"))

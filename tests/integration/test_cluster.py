@@ -1,4 +1,5 @@
-"""A standalone cluster as a person runs it: started, looked at, stopped and started again."""
+"""A standalone cluster as a person runs it: started, looked at, stopped and started again, also in
+a later version. Most of it is `long`; the cluster that all tests share is looked at in any case."""
 
 from __future__ import annotations
 
@@ -6,53 +7,48 @@ import json
 import os
 import re
 import subprocess
-import sys
 import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
+from subprocess import CompletedProcess
 from typing import Any
 
 import happybase
 import psutil
 import pytest
 
+from tests.integration.commands import START, run_here
 from tests.integration.hbase import QUICK_JAVA, HBase
+from txn import Exact, Key, Mutation, connect
 from txn.cluster.cluster import Cluster, open_cluster, start
+from txn.cluster.jars import HBASE_VERSION
 from txn.cluster.processes import ClusterError
-from txn.cluster.settings import Settings
+from txn.cluster.settings import Settings, SettingsError
 
 pytestmark = pytest.mark.slow
 
-COLUMN = b"d:x"
 READY_WITHIN_S = 120
+EARLIER = "2.5.8"
+ALICE, BOB = Key("alice", "d", "balance", "accounts"), Key("bob", "d", "balance", "accounts")
 
 
-def command(*arguments: object) -> list[str]:
-    code = "from recovery.commands import main; main()"
-    return [sys.executable, "-c", code, "hbase", *map(str, arguments)]
+def txn(*arguments: object) -> CompletedProcess[str]:
+    return run_here("hbase", *map(str, arguments))
 
 
-def txn(*arguments: object) -> subprocess.CompletedProcess[str]:
-    return subprocess.run(command(*arguments), capture_output=True, text=True, check=False)
-
-
-def document(done: subprocess.CompletedProcess[str]) -> dict[str, Any]:
+def document(done: CompletedProcess[str]) -> dict[str, Any]:
     assert done.stdout, done.stderr
     found: dict[str, Any] = json.loads(done.stdout)
     return found
 
 
-def connect(port: int) -> happybase.Connection:
-    return happybase.Connection("127.0.0.1", port, timeout=300_000)
-
-
-def port_of(uri: str) -> int:
-    return int(uri.rpartition(":")[2])
+def open_gateway(uri: str) -> happybase.Connection:
+    return happybase.Connection("127.0.0.1", int(uri.rpartition(":")[2]), timeout=300_000)
 
 
 def is_running(pid: int) -> bool:
     try:
-        return psutil.Process(pid).status() != psutil.STATUS_ZOMBIE
+        return bool(psutil.Process(pid).status() != psutil.STATUS_ZOMBIE)
     except psutil.NoSuchProcess:
         return False
 
@@ -65,20 +61,6 @@ def soon(look: Callable[[], bool]) -> bool:
     return found
 
 
-def put(port: int, number: bytes) -> None:
-    connection = connect(port)
-    connection.create_table("accounts", {"d": {}})
-    connection.table("accounts").put(b"alice", {COLUMN: number})
-    connection.close()
-
-
-def value(port: int) -> bytes:
-    connection = connect(port)
-    row = connection.table("accounts").row(b"alice")
-    connection.close()
-    return row[COLUMN]
-
-
 @pytest.fixture
 def folder(tmp_path: Path) -> Iterator[Path]:
     """A folder for a cluster, which does not outlive the test."""
@@ -87,18 +69,18 @@ def folder(tmp_path: Path) -> Iterator[Path]:
     txn("stop", "--now", "--data", folder)
 
 
+@pytest.mark.long
 def test_cluster_is_started_seen_stopped_and_finds_its_data_again(
     folder: Path, hbase: HBase
 ) -> None:
-    """This is all that a person does with it, from a terminal or from a script.
-
-    The one that the other tests share runs beside it, and stays as it is.
-    """
+    """The one that the other tests share runs beside it, and stays as it is."""
     done = txn("start", "--data", folder, "--json", "--java-option", QUICK_JAVA)
     assert done.returncode == 0, done.stderr
     started = document(done)
     assert not {*started["uris"].values()} & {hbase.thrift1, hbase.thrift2}
-    put(started["ports"]["thrift1"], b"100")
+    with connect(started["uris"]["native"]) as engine:
+        engine.ensure_table("accounts", ["d"])
+        engine.commit([Mutation(ALICE, "100")])
 
     ready = started | {"ready": True}
     assert soon(lambda: document(txn("status", "--data", folder, "--json")) == ready)
@@ -106,23 +88,23 @@ def test_cluster_is_started_seen_stopped_and_finds_its_data_again(
     stores = re.findall(r"\bhbase\S*://\S+", txn("status", "--data", folder).stdout)
     assert stores == [*started["uris"].values()]
     again = txn("start", "--data", folder)
-    assert again.returncode == 2
-    assert "it is running: stop it first" in again.stderr
+    assert (again.returncode, "it is running: stop it first" in again.stderr) == (2, True)
 
     pids = [each["pid"] for each in started["processes"]]
     stopped = document(txn("stop", "--data", folder, "--json"))
     assert stopped == {"stopped": ["master", "thrift1", "thrift2"], "killed": []}
     assert not [pid for pid in pids if is_running(pid)]
     looked = txn("status", "--data", folder, "--json")
-    assert looked.returncode == 1
-    assert not document(looked)["ready"]
+    assert (looked.returncode, document(looked)["ready"]) == (1, False)
     assert "it was not running" in txn("stop", "--data", folder).stdout
 
-    again = start(Settings(folder, java_options=[QUICK_JAVA]))
-    assert again.settings.ports == started["ports"]
-    assert value(again.settings.ports["thrift1"]) == b"100"
-    hurt_a_gateway_and_stop(again)
-    connect(port_of(hbase.thrift1)).close()
+    cluster = start(Settings(folder, java_options=[QUICK_JAVA]))
+    assert cluster.settings.ports == started["ports"]
+    with connect(cluster.uris["thrift1"]) as engine:
+        cell = engine.read([ALICE])[ALICE]
+        assert cell and cell.value == b"100"
+    hurt_a_gateway_and_stop(cluster)
+    open_gateway(hbase.thrift1).close()
 
 
 def hurt_a_gateway_and_stop(cluster: Cluster) -> None:
@@ -139,31 +121,30 @@ def hurt_a_gateway_and_stop(cluster: Cluster) -> None:
     assert not [each for each in recorded if each.is_alive]
 
 
-def test_servers_listen_on_this_machine_only(hbase: HBase) -> None:
-    """Whoever starts one for a test must not offer a database without a password to the network."""
+def test_servers_listen_on_this_machine_only_and_have_the_mark_of_this_run(hbase: HBase) -> None:
+    """Whoever starts one for a test must not offer a database without a password to the network.
+    What the tests leave running is found by a variable that their processes inherit."""
     if hbase.cluster is None:
         return  # it is somebody else's, and so is where it listens
     for process in hbase.cluster.processes.values():
-        listening = [
-            each.laddr
-            for each in psutil.Process(process.pid).net_connections()
-            if each.status == psutil.CONN_LISTEN
-        ]
-        assert listening
+        running = psutil.Process(process.pid)
+        connections = running.net_connections()
+        listening = [each.laddr for each in connections if each.status == psutil.CONN_LISTEN]
         assert {address.ip.removeprefix("::ffff:") for address in listening} == {"127.0.0.1"}
+        assert running.environ()["HBASE_TXN_TEST_RUN"] == os.environ["HBASE_TXN_TEST_RUN"]
 
 
 def test_gateway_serves_many_connections_at_once(hbase: HBase) -> None:
     """A gateway gives each connection a thread, and beyond its last one lets them wait for ever."""
-    connections = [connect(port_of(hbase.thrift1)) for _ in range(100)]
+    connections = [open_gateway(hbase.thrift1) for _ in range(100)]
     for connection in connections:
         connection.tables()
     for connection in connections:
         connection.close()
 
 
+@pytest.mark.long
 def test_failed_start_shows_the_log_and_leaves_nothing_running(folder: Path) -> None:
-    """A server that cannot start says why in its log, which nobody wants to go and look for."""
     done = txn("start", "--data", folder, "--set", "hbase.rootdir=nosuch:///place")
     assert done.returncode == 2
     assert re.search(r"No FileSystem for scheme.*nosuch", done.stderr)
@@ -172,7 +153,6 @@ def test_failed_start_shows_the_log_and_leaves_nothing_running(folder: Path) -> 
 
 
 def test_version_that_is_not_here_is_refused_with_those_that_are(folder: Path) -> None:
-    """The next try is then right."""
     for line in (["start", "--data", folder], ["fetch"]):
         done = txn(*line, "--version", "1.7")
         assert done.returncode == 2
@@ -180,10 +160,11 @@ def test_version_that_is_not_here_is_refused_with_those_that_are(folder: Path) -
     assert not folder.exists()
 
 
+@pytest.mark.long
 def test_foreground_start_ends_the_servers_when_it_is_asked_to_end(folder: Path) -> None:
     """An image and a service manager know only the process that they started."""
-    line = ["start", "--foreground", "--data", folder, "--java-option", QUICK_JAVA, "--json"]
-    with subprocess.Popen(command(*line), stdout=subprocess.PIPE, text=True) as process:
+    line = ["start", "--foreground", "--data", str(folder), "--java-option", QUICK_JAVA, "--json"]
+    with subprocess.Popen([*START, "hbase", *line], stdout=subprocess.PIPE, text=True) as process:
         assert process.stdout is not None
         said = "".join(iter(process.stdout.readline, "}\n"))
         pids = [each["pid"] for each in json.loads(said + "}")["processes"]]
@@ -192,10 +173,23 @@ def test_foreground_start_ends_the_servers_when_it_is_asked_to_end(folder: Path)
     assert not [pid for pid in pids if is_running(pid)]
 
 
-def test_marks_come_from_this_run(hbase: HBase) -> None:
-    """What the tests leave running is found by a variable that their processes inherit."""
-    if hbase.cluster is None:
-        return
-    for process in hbase.cluster.processes.values():
-        environ = psutil.Process(process.pid).environ()
-        assert environ["HBASE_TXN_TEST_RUN"] == os.environ["HBASE_TXN_TEST_RUN"]
+@pytest.mark.long
+def test_transactions_of_an_earlier_version_are_found_by_the_later_one(folder: Path) -> None:
+    """People run 2.5, and upgrade it under their data; back is a way that HBase does not have."""
+    earlier = Settings(folder, java_options=[QUICK_JAVA], version=EARLIER)
+    cluster = start(earlier)
+    with connect(cluster.uris["native"]) as engine:
+        engine.ensure_table("accounts", ["d"])
+        engine.commit([Mutation(ALICE, "100"), Mutation(BOB, "100")])
+        moved = [Mutation(ALICE, "090"), Mutation(BOB, "110")]
+        engine.commit(moved, [Exact(ALICE, "100"), Exact(BOB, "100")])
+    cluster.stop()
+    cluster = start(Settings(folder, java_options=[QUICK_JAVA], version=HBASE_VERSION))
+    with connect(cluster.uris["native"]) as engine:
+        balances = engine.read([ALICE, BOB])
+        assert [cell and cell.value for cell in balances.values()] == [b"090", b"110"]
+        engine.commit([Mutation(ALICE, "080")], [Exact(BOB, "110")])
+    cluster.stop(grace_ms=0)
+    with pytest.raises(SettingsError, match=rf"has='{HBASE_VERSION}' asked='{EARLIER}'"):
+        start(earlier)
+    assert open_cluster(folder).settings.version == HBASE_VERSION

@@ -21,7 +21,7 @@ from txn.cluster.settings import Settings
 from txn.protocol.statuses import ProtocolName
 from txn.stores.hbase.native.store import NativeStore
 
-pytestmark = pytest.mark.slow
+pytestmark = [pytest.mark.slow, pytest.mark.long]
 
 COLUMN = b"d:x"
 ROWS = {b"%03d" % number: b"value %d" % number for number in range(100)}
@@ -56,8 +56,6 @@ def holder(cluster: Cluster, connection: happybase.Connection, table: bytes) -> 
 
 @pytest.mark.parametrize("protocol", ["six-phase", "fenced"])
 def test_regions_move_while_batches_are_under_way(cluster: Cluster, protocol: ProtocolName) -> None:
-    """Of the data and of the transactions. The server that had a region answers that it is
-    elsewhere, in the middle of a batch whose other rows it may still have."""
     name = f"moved-{uuid.uuid4().hex[:8]}"
     with connect(
         cluster.uris["native"],
@@ -128,7 +126,6 @@ def test_a_server_that_stood_still_is_not_believed(
 def test_acknowledged_rows_survive_killed_servers(
     cluster: Cluster, connection: happybase.Connection
 ) -> None:
-    """Tests of faults rest on this: what they then find missing, we have lost."""
     connection.create_table("accounts", {"d": {}})
     table = connection.table("accounts")
     for row, value in ROWS.items():

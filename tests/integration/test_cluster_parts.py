@@ -1,4 +1,5 @@
-"""The parts of a cluster, without one: jars, ports, configuration and processes."""
+"""The parts of a cluster, without one: jars, ports, configuration and processes; and what docker/
+says, as far as that can be told without building it, as `make images` does."""
 
 from __future__ import annotations
 
@@ -7,10 +8,12 @@ import hashlib
 import json
 import os
 import random
+import re
+import shutil
 import signal
 import socket
+import subprocess
 import sys
-import tomllib
 import warnings
 from collections.abc import Iterator
 from contextlib import ExitStack
@@ -19,10 +22,19 @@ from functools import partial
 from http.server import SimpleHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 from threading import Thread
+from typing import Any
 from xml.etree import ElementTree
 
 import pytest
+import yaml
+from typer.core import TyperGroup
+from typer.main import get_command
+from typer.testing import CliRunner
 
+from recovery.commands import app
+from tests.images.__main__ import IMAGES
+from tests.integration.hbase import CONTAINER_DATA, PORTS_IN_IMAGE, start_in_container
+from txn import Engine, Key, Mutation
 from txn.clock import SystemClock
 from txn.cluster.cluster import RECORD, Cluster, open_cluster, start
 from txn.cluster.configuration import list_roles, make_command, write_configuration
@@ -49,8 +61,9 @@ from txn.cluster.settings import (
     Settings,
     SettingsError,
     claim_ports,
-    find_version,
 )
+from txn.stores import open_store
+from txn.testing.counting import CountingStore
 
 pytestmark = pytest.mark.fast
 
@@ -87,17 +100,21 @@ def repository(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path
         gc.collect()  # jgo does not close the answers that it does not want
 
 
-@pytest.mark.parametrize("version", HBASE_VERSIONS)
-def test_lock_names_each_jar_once_by_version_and_hash(version: str) -> None:
-    """Two jars of one name would overwrite each other in the cache."""
-    jars = read_locked(version)
-    assert set(find_roots(version)) <= {jar.coordinates for jar in jars}
-    assert len({jar.name for jar in jars}) == len(jars)
-    assert all(len(jar.sha256) == 64 for jar in jars)
+def test_locks_name_each_jar_once_by_version_and_hash() -> None:
+    """All versions share the cache, in which a jar is known by its name. The last version of a
+    beginning is what that beginning means."""
+    for version in HBASE_VERSIONS:
+        jars = read_locked(version)
+        assert set(find_roots(version)) <= {jar.coordinates for jar in jars}
+        assert len({jar.name for jar in jars}) == len(jars)
+        assert all(len(jar.sha256) == 64 for jar in jars)
+    every = {jar for version in HBASE_VERSIONS for jar in read_locked(version)}
+    assert len({jar.name for jar in every}) == len(every)
+    numbers = [tuple(map(int, version.split("."))) for version in HBASE_VERSIONS]
+    assert numbers == sorted(numbers)
 
 
 def test_fetches_what_is_missing_and_nothing_twice(repository: Path, tmp_path: Path) -> None:
-    """The second start of a cluster works without a network."""
     cache, seen = tmp_path / "cache", []
     paths = fetch(cache, lambda done, total: seen.append((done, total)), [JAR])
     assert [path.read_bytes() for path in paths] == [CONTENT]
@@ -111,22 +128,16 @@ def test_fetches_what_is_missing_and_nothing_twice(repository: Path, tmp_path: P
 def test_jar_that_is_not_the_locked_one_is_refused(
     repository: Path, tmp_path: Path, content: bytes
 ) -> None:
-    """A torn or exchanged file must never get into the cache, where it would be trusted."""
     repository.write_bytes(content)
     with pytest.raises(JarError, match=r"not as locked jar='thing-1\.0\.jar'"):
+        fetch(tmp_path / "cache", jars=[JAR])
+    repository.unlink()
+    with pytest.raises(JarError, match=r"cannot fetch a jar.*thing-1\.0\.jar"):
         fetch(tmp_path / "cache", jars=[JAR])
     assert os.listdir(tmp_path / "cache") == []
 
 
-def test_jar_that_the_repository_lacks_is_named(repository: Path, tmp_path: Path) -> None:
-    """Whoever is without a network should read which download failed."""
-    repository.unlink()
-    with pytest.raises(JarError, match=r"cannot fetch a jar.*thing-1\.0\.jar"):
-        fetch(tmp_path / "cache", jars=[JAR])
-
-
 def test_ports_stay_from_start_to_start_unless_taken(tmp_path: Path) -> None:
-    """The addresses of a cluster are written into other programs' settings."""
     settings, rng = Settings(tmp_path), random.Random(1)
     with claim_ports(settings, {}, rng) as first:
         assert len(set(first.values())) == len(first)
@@ -157,7 +168,6 @@ def test_clusters_that_start_at_the_same_time_choose_different_ports(tmp_path: P
 
 
 def test_settings_that_make_no_cluster_are_refused(tmp_path: Path) -> None:
-    """The servers would start and wait for each other for ever."""
     with pytest.raises(SettingsError, match="region_servers=2"):
         Settings(tmp_path, region_servers=2)
     with pytest.raises(SettingsError, match="no such ports"):
@@ -168,7 +178,6 @@ def test_settings_that_make_no_cluster_are_refused(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("distributed", [False, True])
 def test_configuration_is_well_formed_and_complete(tmp_path: Path, distributed: bool) -> None:
-    """HBase takes a property that it does not find for its default, and listens anywhere."""
     place = tmp_path / "a & b"
     settings = Settings(place, distributed, properties={"hbase.some": "<1>", "hadoop.some": "2"})
     ports = choose_ports(settings, 2)
@@ -188,32 +197,12 @@ def test_configuration_is_well_formed_and_complete(tmp_path: Path, distributed: 
     assert all(str(port) in used for port in ports.values())
 
 
-def test_templates_are_shipped() -> None:
-    """An installed package has only the files that its metadata names."""
-    document = tomllib.loads((ROOT / "pyproject.toml").read_text())
-    shipped = document["tool"]["setuptools"]["package-data"]["txn"]
-    folder = ROOT / "txn" / "cluster"
-    wanted = {path for path in folder.rglob("*") if path.is_file() and path.suffix != ".py"}
-    found = {path for pattern in shipped for path in (ROOT / "txn").glob(pattern)}
-    assert {path for path in wanted if "__pycache__" not in path.parts} <= found
-
-
 def test_every_process_carries_its_mark_and_heap(tmp_path: Path) -> None:
-    """Without the mark, `stop` would refuse to touch it."""
     settings = Settings(tmp_path, distributed=True, region_servers=2)
     ports = choose_ports(settings, 3)
     settings = Settings(tmp_path, distributed=True, region_servers=2, ports=ports)
-    names = [role.name for role in list_roles(settings)]
-    assert names == [
-        "namenode",
-        "datanode",
-        "zookeeper",
-        "master",
-        "region1",
-        "region2",
-        "thrift1",
-        "thrift2",
-    ]
+    names = " ".join(role.name for role in list_roles(settings))
+    assert names == "namenode datanode zookeeper master region1 region2 thrift1 thrift2"
     for role in list_roles(settings):
         line = make_command(role, settings, Path("/java"), "abc")
         assert "-Dtxn.process=abc" in line
@@ -238,18 +227,16 @@ def running(tmp_path: Path, code: str, mark: str = "mark") -> Process:
     return process
 
 
-def test_process_ends_when_asked(tmp_path: Path) -> None:
-    """It gets the time to write down what it holds in memory."""
+def test_process_ends_when_asked_or_is_killed(tmp_path: Path) -> None:
+    """It gets the time to write down what it holds in memory; and `stop` leaves nothing running."""
     process = running(tmp_path, "import time")
     assert end([process], SystemClock(), grace_ms=60_000) == []
     assert not process.is_alive
-
-
-def test_process_that_does_not_end_when_asked_is_killed(tmp_path: Path) -> None:
-    """`stop` leaves nothing running, whatever a server is doing."""
-    process = running(tmp_path, "import signal, time\nsignal.signal(signal.SIGTERM, lambda *_: 0)")
-    assert end([process], SystemClock(), grace_ms=300) == [process]
-    assert not process.is_alive
+    (tmp_path / "deaf").mkdir()
+    code = "import signal, time\nsignal.signal(signal.SIGTERM, lambda *_: 0)"
+    deaf = running(tmp_path / "deaf", code)
+    assert end([deaf], SystemClock(), grace_ms=300) == [deaf]
+    assert not deaf.is_alive
 
 
 def test_process_that_becomes_another_program_is_seen_all_the_time(tmp_path: Path) -> None:
@@ -266,7 +253,6 @@ def test_process_that_becomes_another_program_is_seen_all_the_time(tmp_path: Pat
 
 
 def test_process_of_somebody_else_is_never_touched(tmp_path: Path) -> None:
-    """After a restart of the machine, the process ids on record are other programs'."""
     process = running(tmp_path, "import time")
     try:
         stale = Process("server", process.pid, "another mark", 1)
@@ -313,7 +299,6 @@ def test_start_that_was_killed_while_it_started_a_server_can_be_stopped(tmp_path
 
 
 def test_folder_of_something_else_is_refused(tmp_path: Path) -> None:
-    """A mistyped path must not be filled with a database."""
     (tmp_path / "letters.txt").write_text("dear")
     with pytest.raises(ClusterError, match="the folder is not a cluster's"):
         start(Settings(tmp_path))
@@ -323,7 +308,6 @@ def test_folder_of_something_else_is_refused(tmp_path: Path) -> None:
 
 
 def test_probe_takes_silence_and_nonsense_for_a_no(repository: Path) -> None:
-    """Something else may listen on the port: it is not a gateway because it accepts."""
     with socket.create_server(("127.0.0.1", 0)) as server:
         port = server.getsockname()[1]
 
@@ -348,20 +332,7 @@ def test_probe_takes_silence_and_nonsense_for_a_no(repository: Path) -> None:
     assert not data_node_is_known(web)
 
 
-def test_jars_of_one_name_are_the_same_in_all_versions() -> None:
-    """All versions share the cache, in which a jar is known by its name."""
-    jars = {jar for version in HBASE_VERSIONS for jar in read_locked(version)}
-    assert len({jar.name for jar in jars}) == len(jars)
-
-
-def test_versions_stand_in_their_order() -> None:
-    """The last one of a beginning is what that beginning means."""
-    numbers = [tuple(map(int, version.split("."))) for version in HBASE_VERSIONS]
-    assert numbers == sorted(numbers)
-
-
 def test_docs_and_locks_speak_of_the_same_versions() -> None:
-    """Who adds a version adds its lock file, and says so."""
     locks = {path.name: path for path in (ROOT / "txn/cluster").glob("jars-*.lock")}
     assert {*locks} == {f"jars-{version}.lock" for version in HBASE_VERSIONS}
     for version in HBASE_VERSIONS:
@@ -370,41 +341,26 @@ def test_docs_and_locks_speak_of_the_same_versions() -> None:
         assert version in (ROOT / "docs" / "hbase.md").read_text()
 
 
-@pytest.mark.parametrize(
-    ("name", "found"), [("2.5", "2.5.8"), ("2.5.8", "2.5.8"), ("2.6", "2.6.1"), ("2", "2.6.1")]
-)
-def test_version_may_be_named_by_its_beginning(name: str, found: str) -> None:
-    """Nobody knows the last number by heart."""
-    assert find_version(name) == found
-
-
 @pytest.mark.parametrize("name", ["2.7", "2.6.10", "2.", "6.1", "two"])
 def test_unknown_version_is_refused_with_those_that_there_are(tmp_path: Path, name: str) -> None:
-    """A folder must not be made for a cluster that cannot be."""
     with pytest.raises(SettingsError, match=rf"no such version.*known=.*'{HBASE_VERSION}'\)"):
         start(Settings(tmp_path / "hbase", version=name))
     assert not (tmp_path / "hbase").exists()
 
 
-@pytest.mark.parametrize(
-    ("asked", "last", "found"),
-    [
+def test_folder_keeps_its_version_until_a_later_one_is_asked_for(tmp_path: Path) -> None:
+    """An upgrade cannot be taken back: it must not happen to one who did not ask for it."""
+    for asked, last, found in (
         ("", None, HBASE_VERSION),
         ("", "2.5.8", "2.5.8"),
         ("2.5", None, "2.5.8"),
         ("2.6", "2.5.8", "2.6.1"),
-        ("2.6.1", "2.6.1", "2.6.1"),
-    ],
-)
-def test_folder_keeps_its_version_until_a_later_one_is_asked_for(
-    tmp_path: Path, asked: str, last: str | None, found: str
-) -> None:
-    """An upgrade cannot be taken back: it must not happen to one who did not ask for it."""
-    assert Settings(tmp_path, version=asked).with_version(last).version == found
+        ("2", "2.6.1", "2.6.1"),
+    ):
+        assert Settings(tmp_path, version=asked).with_version(last).version == found
 
 
 def test_earlier_version_is_refused_on_what_a_later_one_wrote(tmp_path: Path) -> None:
-    """HBase itself would start, and fail on the first file that it cannot read."""
     ports = dict.fromkeys(Settings(tmp_path).port_names(), 1)
     settings = Settings(tmp_path, ports=ports, version="2.6.1").document()
     (tmp_path / RECORD).write_text(json.dumps({"settings": settings, "processes": []}))
@@ -415,10 +371,108 @@ def test_earlier_version_is_refused_on_what_a_later_one_wrote(tmp_path: Path) ->
 
 
 def test_native_store_is_named_first_and_leads_to_zookeeper(tmp_path: Path) -> None:
-    """Who takes the first name of the list gets the one that is recommended."""
     ports = {"zookeeper": 1, "thrift1": 2, "thrift2": 3}
     assert list(Cluster(Settings(tmp_path, ports=ports), {}).uris.items()) == [
         ("native", "hbase://127.0.0.1:1"),
         ("thrift1", "hbase+thrift1://127.0.0.1:2"),
         ("thrift2", "hbase+thrift2://127.0.0.1:3"),
     ]
+
+
+DOCKERFILES = sorted((ROOT / "docker").glob("*/Dockerfile"))
+COMPOSE = ROOT / "docker" / "compose.yaml"
+
+
+def instructions(path: Path, name: str) -> list[str]:
+    """The arguments of every instruction of a name, with lines that were continued joined."""
+    text = re.sub(r"\\\n\s*", "", path.read_text())
+    return [line.partition(" ")[2] for line in text.splitlines() if line.startswith(f"{name} ")]
+
+
+def services() -> dict[str, Any]:
+    found: dict[str, Any] = yaml.safe_load(COMPOSE.read_text())["services"]
+    return found
+
+
+def test_the_health_check_reads_one_row(monkeypatch: pytest.MonkeyPatch) -> None:
+    (line,) = instructions(ROOT / "docker" / "emulator" / "Dockerfile", "HEALTHCHECK")
+    command = json.loads(line.partition(" CMD ")[2])
+    for is_used in (False, True):
+        store = CountingStore(open_store("memory://"))
+        if is_used:
+            engine = Engine(store, table="data")
+            engine.ensure_table("data", ["d"])
+            for _ in range(5):
+                engine.commit([Mutation(Key("x", "d", "v"), "1")])
+        store.reset()
+        monkeypatch.setattr("recovery.opening.open_store", lambda uri, clock, s=store, **_: s)
+        result = CliRunner().invoke(app, command[1:])
+        assert result.exit_code == 0, result.output
+        assert set(store.calls) <= {"describe", "read", "close"}
+        assert store.items["read"] == is_used
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="hadolint comes as a package for linux only")
+@pytest.mark.parametrize("path", DOCKERFILES, ids=lambda path: path.parent.name)
+def test_hadolint_has_no_complaint(path: Path) -> None:
+    hadolint = shutil.which("hadolint", path=str(Path(sys.executable).parent))
+    assert hadolint
+    done = subprocess.run([hadolint, path], capture_output=True, text=True, check=False)
+    assert (done.returncode, done.stdout) == (0, "")
+
+
+def test_tests_start_the_image_as_it_starts_itself() -> None:
+    (line,) = instructions(ROOT / "docker" / "hbase" / "Dockerfile", "CMD")
+    assert start_in_container(PORTS_IN_IMAGE) == json.loads(line)
+    (health,) = instructions(ROOT / "docker" / "hbase" / "Dockerfile", "HEALTHCHECK")
+    assert CONTAINER_DATA in json.loads(health.partition(" CMD ")[2])
+
+
+def test_services_build_from_what_exists_and_are_offered_to_this_machine_alone() -> None:
+    """The gateways ask for no password. Both services may run at once."""
+    assert tuple(path.parent.name for path in DOCKERFILES) == IMAGES
+    keys = {"build", "init", "ports", "profiles", "stop_grace_period", "volumes"}
+    for service in services().values():
+        assert set(service) <= keys | {"command", "depends_on", "healthcheck"}
+        context = (COMPOSE.parent / service["build"]["context"]).resolve()
+        assert context == ROOT
+        assert (context / service["build"]["dockerfile"]) in DOCKERFILES
+    ports = [*PORTS_IN_IMAGE.values()]
+    for name, offset, offered in (("hbase", 0, ports), ("emulator", 100, [9090, 9091, 9092, 9100])):
+        exposed = instructions(ROOT / "docker" / name / "Dockerfile", "EXPOSE")[0].split()
+        assert exposed == [str(port) for port in offered]
+        published = services()[name]["ports"]
+        assert published == [f"127.0.0.1:{port + offset}:{port}" for port in offered]
+
+
+def test_compose_starts_what_the_documents_say() -> None:
+    names = ("hbase", "emulator", "console")
+    said = {name: (ROOT / "docs" / f"{name}.md").read_text() for name in names}
+    asked = {
+        name: re.findall(r"docker compose -f docker/compose.yaml up --build(?: (\w+))?`", text)
+        for name, text in said.items()
+    }
+    assert asked == {"hbase": [""], "emulator": ["emulator"], "console": ["console"]}
+    assert [name for name, each in services().items() if "profiles" not in each] == ["hbase"]
+    assert services()["emulator"]["profiles"] == ["emulator", "console"]
+    assert services()["console"]["profiles"] == ["console"]
+
+
+def list_command_lines() -> Iterator[str]:
+    """Yield the lines with `txn` that units, and the console's container, run."""
+    for unit in sorted((ROOT / "docker" / "systemd").glob("*.service")):
+        yield from re.findall(r"^ExecStart=\S*/(txn .*)", unit.read_text(), re.MULTILINE)
+    yield from re.findall(r"^exec (txn .*)", services()["console"]["command"][-1], re.MULTILINE)
+
+
+def test_units_and_the_console_s_container_run_what_there_is() -> None:
+    known, names = get_command(app), []
+    assert isinstance(known, TyperGroup)
+    for line in list_command_lines():
+        _, name, *arguments = line.split()
+        names.append(name)
+        if "--store" not in arguments:
+            arguments += ["--store", "embedded:///store"]  # from the unit's environment
+        with known.commands[name].make_context(name, arguments) as context:
+            assert context.params["store"]
+    assert names == ["console", "fsck", "serve", "console"]

@@ -16,7 +16,6 @@ from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager, suppress
 from functools import partial
 from pathlib import Path
-from types import ModuleType
 from typing import Any
 from unittest.mock import ANY
 
@@ -25,7 +24,7 @@ import thriftpy2
 from opentelemetry.trace import SpanKind
 
 from tests.console.visits import Answer, ask
-from tests.integration.serving import client, raw, rest, served, unasked
+from tests.integration.serving import client, raw, rest, served
 from tests.tracing import (
     PROVIDER,
     SPANS_VARIABLE,
@@ -36,24 +35,19 @@ from tests.tracing import (
     read_spans,
     traced,
 )
-from txn import AssertionFailedError, Exact, InvalidRequestError, Key, Mutation, NotApplied, connect
+from txn import AssertionFailedError, Exact, InvalidRequestError, Key, Mutation, connect
 from txn.clock import SystemClock, poll
 from txn.emulator import serving
 from txn.emulator.serving import Hosted
-from txn.server.connection import ServedInterface
 from txn.server.listening import listen
 from txn.server.options import Limits
 from txn.server.ports import Server
 from txn.service import messages
-from txn.service.messages import IDL
 from txn.service.server import Transactional
 from txn.stores.local import LocalStore
 from txn.tables.kv.memory import MemoryStore
 
 X, Y = (Key(row, "d", "v", "data") for row in "xy")
-
-
-# ------------------------------------------------------------------------------------ metrics
 
 
 def read_metrics(uri: str) -> str:
@@ -78,7 +72,6 @@ def commit(uri: str, count: int) -> None:
 
 
 def test_a_server_shows_what_becomes_of_its_transactions(tmp_path: Path) -> None:
-    """A client sees only its own."""
     arguments = ("--transactional", "0", "--metrics", "0")
     with served("memory://", tmp_path / "log", *arguments) as server:
         with connect(server.uris["transactional"], table="data") as engine:
@@ -99,7 +92,6 @@ def test_a_server_shows_what_becomes_of_its_transactions(tmp_path: Path) -> None
 
 
 def test_each_worker_shows_the_sums_of_all(tmp_path: Path) -> None:
-    """Whichever worker answers, and also what one had counted that has died."""
     arguments = ("--transactional", "0", "--metrics", "0", "--workers", "3")
     store = f"embedded://{tmp_path}/store?sync=off"
     with served(store, tmp_path / "log", *arguments) as server:
@@ -130,17 +122,11 @@ def hello(environ: Any, start: Any) -> list[bytes]:
     return [b"hello"]
 
 
-def reset(connected: socket.socket) -> None:
-    connected.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
-    connected.close()
-
-
 def test_strangers_at_the_port_of_metrics_fill_no_log(
     caplog: pytest.LogCaptureFixture,
     capsys: pytest.CaptureFixture[str],
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    """Each that was silent, or broke off, was a traceback on the error output."""
     caplog.set_level(logging.INFO)
     monkeypatch.setattr(serving._Handler, "timeout", 0.1)
     with page(hello) as port:
@@ -148,13 +134,12 @@ def test_strangers_at_the_port_of_metrics_fill_no_log(
             assert rest(silent) == b""
         with raw(port) as broken:
             broken.sendall(b"GET")
-            reset(broken)
+            broken.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
         assert read_metrics(f"http://127.0.0.1:{port}") == "hello"
     assert (capsys.readouterr().err, caplog.text) == ("", "")
 
 
 def test_a_request_for_metrics_has_a_limit_as_a_whole(monkeypatch: pytest.MonkeyPatch) -> None:
-    """32 clients with a byte every 8 s kept the port for ever."""
     monkeypatch.setattr(serving._Handler, "timeout", 0.3)
     with page(hello, 1) as port:
         with raw(port) as slow, suppress(ConnectionError):
@@ -169,33 +154,16 @@ def test_a_request_for_metrics_has_a_limit_as_a_whole(monkeypatch: pytest.Monkey
 def test_a_page_that_cannot_be_made_is_told_once_a_second(
     caplog: pytest.LogCaptureFixture, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """It is a mistake of somebody's, who has to know of it; and asked for as often as one likes."""
-
     def fail(environ: Any, start: Any) -> list[bytes]:
         raise ZeroDivisionError
 
     with page(fail) as port:
-        for _ in range(3):
+        for _ in range(10):
             with pytest.raises(urllib.error.HTTPError):
                 read_metrics(f"http://127.0.0.1:{port}")
-    assert 1 <= caplog.text.count("metrics cannot be shown") < 3
+    assert 1 <= caplog.text.count("metrics cannot be shown") < 10
     assert "ZeroDivisionError" in caplog.text
     assert capsys.readouterr().err == ""
-
-
-def test_who_asks_for_metrics_beyond_a_limit_is_turned_away(
-    caplog: pytest.LogCaptureFixture,
-) -> None:
-    """Each keeps a thread for as long as it is silent."""
-    with page(hello, 2) as port:
-        with raw(port) as first, raw(port) as second:
-            with raw(port) as third:
-                assert rest(third) == b""
-            for connected in (first, second):
-                connected.sendall(b"GET / HTTP/1.0\r\n\r\n")
-                assert rest(connected).endswith(b"hello")
-        assert poll(lambda: has_room(port), 60_000)
-    assert "too many connections: closed one limit=2" in caplog.text
 
 
 def has_room(port: int) -> bool:
@@ -205,12 +173,8 @@ def has_room(port: int) -> bool:
 
 
 def test_metrics_without_transactions_are_refused() -> None:
-    """A port that shows nothing would be taken for a server on which nothing happens."""
     with pytest.raises(InvalidRequestError, match="metrics are of transactions"):
         Hosted("memory://", {"thrift2": 0}, metrics=0)
-
-
-# -------------------------------------------------------------------------------------- spans
 
 
 @pytest.fixture
@@ -220,16 +184,15 @@ def spans() -> Iterator[Spans]:
 
 
 @contextmanager
-def endpoint(service: ServedInterface | None = None) -> Iterator[str]:
-    """The service in this process, as it is now or as it was."""
+def endpoint() -> Iterator[str]:
+    """The service in this process."""
     hosted = Transactional(LocalStore(MemoryStore(), SystemClock()))
-    with Server([(listen("127.0.0.1", 0), service or hosted.service)]) as server:
+    with Server([(listen("127.0.0.1", 0), hosted.service)]) as server:
         yield f"txn://127.0.0.1:{server.ports[0]}"
     hosted.flush()
 
 
 def test_a_server_s_span_is_a_child_of_its_client_s(spans: Spans) -> None:
-    """One trace from who asked to who did it."""
     with endpoint() as uri, connect(uri, table="data") as engine:
         engine.ensure_table("data", ["d"])
         with spans.tracer.start_as_current_span("caller") as caller:
@@ -242,8 +205,8 @@ def test_a_server_s_span_is_a_child_of_its_client_s(spans: Spans) -> None:
     assert parent_of(there) == id_of(here)
     assert [event.name for event in here.events] == []
     assert "decide" in [event.name for event in there.events]
-    assert attribute(here, "txn.transaction") == done.transaction.decode()
-    assert attribute(there, "txn.transaction") == done.transaction.decode()
+    for span in (here, there):
+        assert attribute(span, "txn.transaction") == done.transaction.decode()
     assert parent_of(refusing) == id_of(refused)
     assert [attribute(span, "txn.outcome") for span in (refused, refusing)] == ["assertion"] * 2
 
@@ -269,7 +232,6 @@ def test_workers_send_their_spans_before_they_end(
 
 
 def test_futures_and_many_have_each_a_child_of_their_own(spans: Spans) -> None:
-    """They go to the server in one message, of callers that know nothing of each other."""
     with endpoint() as uri, connect(uri, table="data") as engine:
         engine.ensure_table("data", ["d"])
         callers, futures = [], []
@@ -290,72 +252,13 @@ def test_futures_and_many_have_each_a_child_of_their_own(spans: Spans) -> None:
     assert [attribute(span, "txn.outcome") for span in clients[5:]] == ["committed", "assertion"]
 
 
-def test_a_server_that_is_gone_is_told_as_what_did_not_happen(spans: Spans) -> None:
-    """Nothing was sent, and it is safe to send it again."""
-    with endpoint() as uri:
-        pass
-    with unasked(uri) as engine, pytest.raises(NotApplied):
-        engine.commit([Mutation(X, "1")], deadline_ms=500)
-    (span,) = spans.commits()
-    assert attribute(span, "txn.happened") == "no"
-    assert attribute(span, "error.type") == "NotApplied"
-
-
-@pytest.fixture(scope="module")
-def older(tmp_path_factory: pytest.TempPathFactory) -> ModuleType:
-    """The interface as it was before requests had the field `trace`."""
+def test_an_older_client_is_served_as_ever(spans: Spans, tmp_path: Path) -> None:
+    """Its interface has no field `trace`, as that of any other Thrift client."""
     text = Path(messages.__file__).with_name("transactional.thrift").read_text()
     lines = [line for line in text.splitlines() if "map<string, string> trace" not in line]
     assert len(lines) == len(text.splitlines()) - 2
-    path = tmp_path_factory.mktemp("older") / "older.thrift"
-    path.write_text("\n".join(lines))
-    module: ModuleType = thriftpy2.load(str(path), module_name="txn_older_thrift")
-    return module
-
-
-class OlderServer:
-    """A server that knows no traces: what it has read of a message has no such field."""
-
-    def __init__(self, kinds: ModuleType) -> None:
-        self._kinds = kinds
-        self._now = Transactional(LocalStore(MemoryStore(), SystemClock()))
-        self.seen: list[set[str]] = []
-
-    def __getattr__(self, name: str) -> Any:
-        return getattr(self._now, name)
-
-    def commit(self, mutations: Any, assertions: Any, given: Any) -> Any:
-        self.seen.append(set(vars(given)))
-        done = self._now.commit(mutations, assertions, IDL.Options(**vars(given)))
-        return self._kinds.Committed(**vars(done))
-
-    def commitMany(self, requests: Any, given: Any) -> list[Any]:
-        self.seen += [set(vars(each)) for each in requests]
-        wanted = [IDL.Request(**vars(each)) for each in requests]
-        results = self._now.commitMany(wanted, IDL.Options(**vars(given)))
-        return [
-            self._kinds.Result(self._kinds.Committed(**vars(each.committed))) for each in results
-        ]
-
-
-def test_an_older_server_does_not_look_at_the_trace(spans: Spans, older: ModuleType) -> None:
-    """Clients may be newer than their server."""
-    handler = OlderServer(older)
-    service = ServedInterface(older.Transactional, handler)
-    with endpoint(service) as uri, connect(uri, table="data") as engine:
-        engine.ensure_table("data", ["d"])
-        with spans.tracer.start_as_current_span("caller"):
-            assert engine.commit([Mutation(X, "1")]).complete
-            (done,) = engine.commit_many([([Mutation(Y, "1")], [])])
-            assert not isinstance(done, Exception)
-    assert len(handler.seen) == 2
-    assert all("trace" not in fields and "once" in fields for fields in handler.seen)
-    kinds = {span.kind: parent_of(span) for span in spans.commits()}
-    assert kinds[SpanKind.INTERNAL] is None  # it began a trace of its own
-
-
-def test_an_older_client_is_served_as_ever(spans: Spans, older: ModuleType) -> None:
-    """Servers may be newer than their clients, as any Thrift client is."""
+    (tmp_path / "older.thrift").write_text("\n".join(lines))
+    older = thriftpy2.load(str(tmp_path / "older.thrift"), module_name="txn_older_thrift")
     with endpoint() as uri:
         with connect(uri) as engine:
             engine.ensure_table("data", ["d"])
@@ -366,17 +269,3 @@ def test_an_older_client_is_served_as_ever(spans: Spans, older: ModuleType) -> N
             (done,) = plain.commitMany([older.Request([older.Mutation(key, b"2")])], None)
             assert done.committed.complete
     assert [parent_of(span) for span in spans.commits()] == [None, None]
-
-
-def test_a_trace_that_makes_no_sense_does_not_matter(spans: Spans) -> None:
-    """Anybody may send anything, and the commit is what counts."""
-    with endpoint() as uri:
-        with connect(uri) as engine:
-            engine.ensure_table("data", ["d"])
-        spans.clear()
-        with client(int(uri.rpartition(":")[2]), service=IDL.Transactional) as plain:
-            mutation = IDL.Mutation(IDL.Key(b"x", b"d", b"v", b"data"), b"1")
-            for trace in ({"traceparent": "00-1"}, {"": ""}, {"traceparent": "x" * 10_000}):
-                done = plain.commit([mutation], None, IDL.Options(trace=trace))
-                assert done.complete
-    assert [parent_of(span) for span in spans.commits()] == [None] * 3

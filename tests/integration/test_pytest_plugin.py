@@ -8,7 +8,7 @@ from tests.integration.installed import install_plugin
 
 pytest_plugins = ["pytester"]
 
-ENGINE = """
+STORE = """
     import pytest
     from txn import Key, Mutation
 
@@ -16,16 +16,10 @@ ENGINE = """
 
     @pytest.mark.parametrize("number", range(2))
     @pytest.mark.txn_store(table="t")
-    def test_is_fresh(txn_engine, number):
+    def test_is_fresh(txn_engine, number, tmp_path):
         txn_engine.ensure_table("t", ["d"])
         assert txn_engine.read([KEY]) == {KEY: None}
         txn_engine.commit([Mutation(KEY, "1")])
-"""
-STORE = """
-    import pytest
-
-    def test_store(txn_engine, tmp_path):
-        print("store:", type(txn_engine.context.store).__name__)
         print("files:", any(tmp_path.rglob("data.mdb")))
 
     @pytest.mark.txn_store("memory://", protocol="fenced")
@@ -83,31 +77,25 @@ def installed(pytester: pytest.Pytester, monkeypatch: pytest.MonkeyPatch) -> pyt
     return pytester
 
 
-def test_each_test_gets_an_engine_on_a_store_of_its_own(installed: pytest.Pytester) -> None:
-    """What one test leaves must not be another one's surprise; the marker is known as well."""
-    installed.makepyfile(ENGINE)
-    installed.runpytest_subprocess("--strict-markers").assert_outcomes(passed=2)
-
-
 @pytest.mark.parametrize(
-    ("setting", "arguments", "store", "files"),
+    ("setting", "arguments", "has_files"),
     [
-        ("", [], "LocalStore", "False"),
-        ("txn_store = embedded:", [], "LocalStore", "True"),
-        ("txn_store = nonsense://", ["--txn-store", "embedded:"], "LocalStore", "True"),
+        ("", [], False),
+        ("txn_store = embedded:", [], True),
+        ("txn_store = nonsense://", ["--txn-store", "embedded:"], True),
     ],
     ids=["by itself", "ini", "option"],
 )
-def test_the_run_chooses_the_store_and_a_test_another_one(
-    installed: pytest.Pytester, setting: str, arguments: list[str], store: str, files: str
+def test_each_test_gets_an_engine_on_a_store_of_its_own(
+    installed: pytest.Pytester, setting: str, arguments: list[str], has_files: bool
 ) -> None:
-    """The option goes before the ini file, and the marker before both."""
+    """The run chooses the store, and a test another one: the option goes before the ini file, and
+    the marker, which is known, before both."""
     installed.makeini(f"[pytest]\n{setting}\n")
     installed.makepyfile(STORE)
-    ran = installed.runpytest_subprocess("-rP", *arguments)
-    ran.assert_outcomes(passed=2)
-    ran.stdout.fnmatch_lines([f"store: {store}", f"files: {files}"])
-    ran.stdout.fnmatch_lines(["marked: fenced False"])
+    ran = installed.runpytest_subprocess("-rP", "--strict-markers", *arguments)
+    ran.assert_outcomes(passed=3)
+    ran.stdout.fnmatch_lines([f"files: {has_files}", "marked: fenced False"])
 
 
 @pytest.mark.parametrize("arguments", [["-s"], ["-n", "2"]], ids=["one process", "xdist"])

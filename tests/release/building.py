@@ -71,8 +71,8 @@ def clean_environ() -> dict[str, str]:
     return {name: value for name, value in os.environ.items() if name not in OURS}
 
 
-def run_uv(*arguments: str | Path) -> None:
-    """Run uv; what it says where it fails is in the error."""
+def run_uv(*arguments: str | Path) -> str:
+    """Return what uv prints; what it says where it fails is in the error."""
     said = subprocess.run(
         [find_uv_bin(), *arguments],
         env=clean_environ(),

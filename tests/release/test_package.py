@@ -1,18 +1,19 @@
-"""What is published, as it is built and as it is found by who installs it and nothing else."""
+"""What is published, as it is built and as it is found by who installs it and nothing else; and the
+workflow that GitHub runs, as far as that can be told without GitHub."""
 
 from __future__ import annotations
 
-import io
 import json
 import os
 import re
 import subprocess
 import sys
-import tarfile
 from importlib.metadata import packages_distributions
 from pathlib import Path
+from typing import Any
 
 import pytest
+import yaml
 from packaging.metadata import Metadata
 from packaging.requirements import Requirement
 from packaging.specifiers import SpecifierSet
@@ -34,11 +35,12 @@ from tests.release.building import (
     read_wheel,
     tracked_files,
 )
-from tests.release.repack import repack
 
 COMMAND = "from recovery.commands import main; sys.argv[1:] = "
 (EXAMPLE,) = list_python(ROOT / "README.md")
-PYTHON_VERSION = "Programming Language :: Python :: 3."
+WORKFLOW = ROOT / ".github" / "workflows" / "ci.yml"
+JOBS: dict[str, dict[str, Any]] = yaml.safe_load(WORKFLOW.read_text())["jobs"]
+STEPS = [step for job in JOBS.values() for step in job["steps"]]
 WEAK = {
     "h11": ["0.14.0"],  # CVE-2025-43859
     "jinja2": ["3.1.5"],  # CVE-2025-27516
@@ -47,6 +49,7 @@ WEAK = {
     "starlette": ["1.0.1", "1.2.0"],  # CVE-2026-48710, CVE-2026-54283
 }
 """Versions with known weaknesses of what reads from a network or a table."""
+
 REVEALED = """
 from recovery import check
 from txn import connect
@@ -54,31 +57,27 @@ from txn import connect
 reveal_type(check)
 reveal_type(connect)
 """
-
 LIST_MODULES = """
 import atexit, json, runpy, sys
 atexit.register(lambda: print(json.dumps(sorted({name.partition(".")[0] for name in sys.modules}))))
 """
 
 
-def test_the_wheel_has_what_git_has_and_nothing_else(built: Distributions) -> None:
-    """Who installs misses a template that is not packaged; no other test does."""
+def test_what_is_built_has_what_git_has_and_nothing_else(built: Distributions) -> None:
+    """Who installs misses a template that is not packaged; no other test does. Distributions build
+    the documentation from the sdist, and run the tests."""
     files = {name for name in read_wheel(built.wheel) if ".dist-info/" not in name}
     assert files == set(tracked_files(*PACKAGES))
     assert {f"{package}/py.typed" for package in PACKAGES} <= files
     data = {".lock", ".proto", ".thrift", ".txt", ".typed", ".xml"}
     assert {Path(name).suffix for name in files} >= data
+    source = {name for name in list_sdist(built.sdist) if ".egg-info/" not in name}
+    assert source - {"PKG-INFO", "setup.cfg"} == set(tracked_files())
 
 
 def test_the_sdist_makes_the_wheel_that_the_checkout_makes(built: Distributions) -> None:
     """Distributions build from the sdist, and it knows no git."""
     assert read_wheel(built.wheel) == read_wheel(built.direct)
-
-
-def test_the_sdist_is_the_whole_repository(built: Distributions) -> None:
-    """Distributions build the documentation and run the tests from it."""
-    files = {name for name in list_sdist(built.sdist) if ".egg-info/" not in name}
-    assert files - {"PKG-INFO", "setup.cfg"} == set(tracked_files())
 
 
 def test_the_metadata_is_what_an_index_takes(built: Distributions) -> None:
@@ -93,49 +92,55 @@ def test_the_metadata_is_what_an_index_takes(built: Distributions) -> None:
     assert sorted(metadata.provides_extra or []) == sorted(EXTRAS)
 
 
+@pytest.mark.fast
 def test_pythons_that_are_promised_are_the_ones_that_are_tried() -> None:
-    """The classifiers, what pip lets in, and what `make` looks for say the same."""
-    minors = [
-        int(line.removeprefix(PYTHON_VERSION))
-        for line in PROJECT["classifiers"]
-        if line.startswith(PYTHON_VERSION)
-    ]
-    assert minors == [11, 12, 13, 14]
+    """The classifiers, what pip lets in, and what `make` and the workflow look for say the same."""
+    minors = re.findall(r":: 3\.(\d+)$", "\n".join(PROJECT["classifiers"]), re.MULTILINE)
+    assert minors == ["11", "12", "13", "14"]
     assert SpecifierSet(PROJECT["requires-python"]) == SpecifierSet(f">=3.{minors[0]}")
-    sought = re.findall(r"\bpython3\.(\d+)", (ROOT / "Makefile").read_text())
-    assert set(map(str, minors)) <= set(sought)
+    assert {*minors} <= {*re.findall(r"\bpython3\.(\d+)", (ROOT / "Makefile").read_text())}
+    tried = JOBS["versions"]["strategy"]["matrix"]["python"]
+    assert tried == [f"3.{minor}" for minor in minors]
 
 
+@pytest.mark.fast
 def test_the_changes_of_the_version_are_told() -> None:
-    """Who upgrades looks there first."""
     heads = re.findall(r"^## (.+)$", (ROOT / "CHANGELOG.md").read_text(), re.MULTILINE)
     assert heads[0] == "Unreleased"
     last, version = re.sub(r" - \d{4}-\d\d-\d\d$", "", heads[1]), Version(PROJECT["version"])
     assert Version(last) < version if version.is_devrelease else last == PROJECT["version"]
 
 
-def test_the_example_runs_without_an_extra(core: Environment, tmp_path: Path) -> None:
-    """`pip install .` gives this much, says README."""
+@pytest.mark.long
+def test_the_example_and_the_command_run_without_an_extra(
+    core: Environment, tmp_path: Path
+) -> None:
+    """`pip install .` gives this much, says README. The script is made from an entry point, which
+    an editable install does not try."""
     done = core.run(core.python, "-c", EXAMPLE, HOME=str(tmp_path))
     assert (done.returncode, done.stderr) == (0, "")
     assert done.stdout.startswith("nothing was written:")
-
-
-def test_the_command_is_there_and_says_its_version(core: Environment) -> None:
-    """The script is made from an entry point, which an editable install does not try."""
     shown = core.run("txn", "--help")
-    assert (shown.returncode, shown.stderr) == (0, "")
-    assert "fsck" in shown.stdout
+    assert (shown.returncode, shown.stderr, "fsck" in shown.stdout) == (0, "", True)
     assert core.run("txn", "--version").stdout == f"hbase-txn {PROJECT['version']}\n"
 
 
+@pytest.mark.long
 def test_the_example_is_typed_for_who_installs(core: Environment, tmp_path: Path) -> None:
     """Without py.typed, or with a name that is left without a type, `mypy --strict` complains there
-    and not here."""
-    example, revealed = tmp_path / "example.py", tmp_path / "revealed.py"
-    example.write_text(EXAMPLE)
-    revealed.write_text(REVEALED)
-    done = run_mypy(core, example, revealed)
+    and not here. It is that of the tests, and not installed beside the wheel."""
+    (tmp_path / "example.py").write_text(EXAMPLE)
+    (tmp_path / "revealed.py").write_text(REVEALED)
+    options: list[str | Path] = ["--strict", "--config-file=", "--cache-dir", core.folder / "mypy"]
+    options += ["--python-executable", core.python]
+    done = subprocess.run(
+        [sys.executable, "-m", "mypy", *options, "example.py", "revealed.py"],
+        cwd=tmp_path,
+        env=clean_environ(),
+        capture_output=True,
+        text=True,
+        check=False,
+    )
     assert done.stdout.count("error:") == 0, done.stdout
     assert re.findall(r'Revealed type is ".* -> (\S+)"', done.stdout) == [
         "typing.Iterator[recovery.findings.Finding]",
@@ -143,36 +148,13 @@ def test_the_example_is_typed_for_who_installs(core: Environment, tmp_path: Path
     ]
 
 
-def test_a_wrong_call_is_seen_from_outside(core: Environment, tmp_path: Path) -> None:
-    """Else the test above would pass for a package whose types are all unknown."""
-    program = tmp_path / "wrong.py"
-    program.write_text("from txn import Key, Mutation\nMutation(Key('a', 'b', 'c'), 17)\n")
-    done = run_mypy(core, program)
-    assert done.returncode == 1
-    assert "[arg-type]" in done.stdout
-
-
-def run_mypy(core: Environment, *programs: Path) -> subprocess.CompletedProcess[str]:
-    """Run the mypy of the tests on programs of the environment, in which it is not installed."""
-    arguments = ["--strict", "--config-file=", "--cache-dir", core.folder / "mypy"]
-    return subprocess.run(
-        [sys.executable, "-m", "mypy", *arguments, "--python-executable", core.python, *programs],
-        cwd=programs[0].parent,
-        env=clean_environ(),
-        capture_output=True,
-        text=True,
-        check=False,
-    )
-
-
 @pytest.mark.parametrize(
     "program",
     [
-        EXAMPLE,
         f"{COMMAND}['--help']; main()",
         f"{EXAMPLE}\n{COMMAND}['ls', '--store', f'embedded://{{Path.home()}}/bank']; main()",
     ],
-    ids=["the example", "help", "a command"],
+    ids=["help", "the example and a command"],
 )
 def test_what_needs_no_extra_imports_none(program: str, tmp_path: Path) -> None:
     """Here all are installed: an import at the wrong place costs each start of a program."""
@@ -193,9 +175,7 @@ def test_what_needs_no_extra_imports_none(program: str, tmp_path: Path) -> None:
 def modules_of_extras() -> set[str]:
     """The modules of what the extras name, but not those that every installation has."""
     core = {read_name(line) for line in PROJECT["dependencies"]} | {PROJECT["name"]}
-    named = {
-        read_name(line) for lines in PROJECT["optional-dependencies"].values() for line in lines
-    }
+    named = {read_name(line) for line in list_requirements()}
     return {
         module
         for module, distributions in packages_distributions().items()
@@ -203,24 +183,13 @@ def modules_of_extras() -> set[str]:
     }
 
 
+def list_requirements() -> list[str]:
+    extras = PROJECT["optional-dependencies"].values()
+    return [*PROJECT["dependencies"], *(line for lines in extras for line in lines)]
+
+
 def read_name(requirement: str) -> str:
     return canonicalize_name(Requirement(requirement).name)
-
-
-def test_a_repacked_sdist_does_not_depend_on_where_it_was_built(tmp_path: Path) -> None:
-    """Whoever builds the tag again can compare; users, times, modes and order are left out."""
-    packed = []
-    for number, names in enumerate((["a", "b"], ["b", "a"])):
-        sdist = tmp_path / f"{number}.tar.gz"
-        with tarfile.open(sdist, "w:gz") as archive:
-            for name in names:
-                member = tarfile.TarInfo(f"x/{name}")
-                member.mtime, member.uid, member.uname = number, number, f"user{number}"
-                member.mode, member.size = (0o664, 0o600)[number], 1
-                archive.addfile(member, io.BytesIO(name.encode()))
-        repack(sdist, 1_700_000_000)
-        packed.append(sdist.read_bytes())
-    assert packed[0] == packed[1]
 
 
 @pytest.mark.long
@@ -238,10 +207,40 @@ def test_two_builds_of_a_commit_have_the_same_bytes(tmp_path: Path) -> None:
     assert len(found[0]) == 2 and found[0] == found[1]
 
 
+@pytest.mark.fast
 def test_lower_bounds_have_no_known_weakness() -> None:
     """An environment that already has an old version keeps it, unless the bound forbids it."""
-    extras = PROJECT["optional-dependencies"].values()
-    lines = [*PROJECT["dependencies"], *(line for lines in extras for line in lines)]
-    bounds = {read_name(line): Requirement(line).specifier for line in lines}
+    bounds = {read_name(line): Requirement(line).specifier for line in list_requirements()}
     for name, weak in WEAK.items():
         assert not any(version in bounds[name] for version in weak), name
+
+
+@pytest.mark.fast
+def test_the_workflow_runs_what_a_change_must_pass() -> None:
+    """By the rules by which it lands, with targets that there are, and to an end of its own."""
+    assert ".ci/run" in [step.get("run") for step in JOBS["tests"]["steps"]]
+    assert (ROOT / ".ci" / "run").stat().st_mode & 0o111
+    makefile = (ROOT / "Makefile").read_text()
+    programs = "\n".join(step["run"] for step in STEPS if "run" in step)
+    targets = set(re.findall(r"\bmake ([a-z]+)", programs))
+    assert targets and targets <= set(re.findall(r"^([a-z]+):", makefile, re.MULTILINE))
+    assert all(0 < job["timeout-minutes"] <= 120 for job in JOBS.values())
+    shown = {path.name for path in (ROOT / ".github").glob("*.md")}
+    assert shown == {"CONTRIBUTING.md", "SECURITY.md"}  # GitHub looks for these names
+
+
+@pytest.mark.fast
+def test_the_workflow_may_read_and_nothing_else() -> None:
+    """What a pull request brings runs with these rights, and no job asks for more. A tag of an
+    action can be moved to other code; a short hash is no commit, and one of 39 digits a typo."""
+    text = WORKFLOW.read_text()
+    assert yaml.safe_load(text)["permissions"] == {"contents": "read"}
+    assert [name for name, job in JOBS.items() if "permissions" in job] == []
+    kept = [step for step in STEPS if "checkout" in step.get("uses", "")]
+    assert len(kept) == len(JOBS)
+    assert all(step["with"]["persist-credentials"] is False for step in kept)
+    assert "pull_request_target" not in text
+    lines = [line for line in text.splitlines() if "uses:" in line]
+    assert len(lines) == len([step for step in STEPS if "uses" in step])
+    for line in lines:
+        assert re.search(r"uses: [\w-]+/[\w-]+@[0-9a-f]{40} # v\d+\.\d+\.\d+$", line), line

@@ -36,7 +36,6 @@ def left_by(world: World, status: Status) -> bytes:
 
 @both
 def test_a_key_is_shown_with_who_wrote_it(protocol: ProtocolName) -> None:
-    """Its value, a free lock, and the transactions that named it, the newest first."""
     world = World(protocol=protocol)
     first = world.engine.commit([Mutation(X, b"1"), Mutation(Y, b"1")])
     world.clock.advance(5)
@@ -63,7 +62,6 @@ def test_a_key_is_shown_with_who_wrote_it(protocol: ProtocolName) -> None:
 
 @both
 def test_a_key_is_shown_with_the_versions_before_it(protocol: ProtocolName) -> None:
-    """As many as its family keeps, and none of a key that was deleted."""
     world = World(protocol=protocol)
     for value in (b"0", b"1", b"2", b"3"):
         world.clock.advance(5)
@@ -75,7 +73,8 @@ def test_a_key_is_shown_with_the_versions_before_it(protocol: ProtocolName) -> N
         cell.timestamp for cell in found.earlier
     ]
     world.engine.commit([Delete(X), Delete(Y)])
-    assert read_key_details(world.engine.context, X).earlier == []
+    gone = read_key_details(world.engine.context, X)
+    assert (gone.cells.value, gone.is_ours, gone.earlier) == (None, True, [])
 
 
 @pytest.mark.parametrize(
@@ -84,7 +83,6 @@ def test_a_key_is_shown_with_the_versions_before_it(protocol: ProtocolName) -> N
 def test_of_the_versions_before_some_are_read_and_it_is_told(
     size: int, kept: int, shown: int
 ) -> None:
-    """Each may have ten megabytes; and what was not read may be there all the same."""
     world = World()
     world.store.ensure_table(b"deep", {b"d": Family(versions=50)})
     key = Key("x", "d", "x", "deep")
@@ -99,27 +97,19 @@ def test_of_the_versions_before_some_are_read_and_it_is_told(
 
 
 @both
-@pytest.mark.parametrize("status", [Status.ASSERTED, Status.COMPLETE])
-def test_a_held_key_is_shown_with_its_holder(protocol: ProtocolName, status: Status) -> None:
+def test_a_held_key_is_shown_with_its_holder(protocol: ProtocolName) -> None:
     """And how far that one has come."""
     world = World(protocol=protocol)
     world.engine.commit([Mutation(X, b"1"), Mutation(Y, b"1")])
-    row_key = left_by(world, status)
+    row_key = left_by(world, Status.ASSERTED)
     found = read_key_details(world.engine.context, X)
-    if status is Status.COMPLETE:
-        assert (found.cells.holder, found.holder_row) == (b"", None)
-        assert found.cells.value is not None
-        assert found.cells.value.value == b"2"
-    else:
-        assert found.cells.holder == row_key
-        assert found.holder_row is not None
-        assert found.holder_row.status is Status.ASSERTED
-    assert found.is_ours is True
+    assert found.cells.holder == row_key
+    assert found.holder_row is not None
+    assert (found.holder_row.status, found.is_ours) == (Status.ASSERTED, True)
 
 
 @both
 def test_a_value_that_was_put_past_the_protocol_is_not_ours(protocol: ProtocolName) -> None:
-    """Where no transaction has left a mark nobody can tell."""
     world = World(protocol=protocol)
     world.put(Z, b"1")
     assert read_key_details(world.engine.context, Z).is_ours is None
@@ -133,19 +123,7 @@ def test_a_value_that_was_put_past_the_protocol_is_not_ours(protocol: ProtocolNa
 
 
 @both
-def test_a_deleted_key_is_ours(protocol: ProtocolName) -> None:
-    """Its marks tell of the delete."""
-    world = World(protocol=protocol)
-    world.engine.commit([Mutation(X, b"1"), Mutation(Y, b"1")])
-    world.clock.advance(5)
-    world.engine.commit([Delete(X), Delete(Y)])
-    found = read_key_details(world.engine.context, X)
-    assert (found.cells.value, found.is_ours) == (None, True)
-
-
-@both
 def test_a_lock_that_says_nothing_is_shown_as_it_is(protocol: ProtocolName) -> None:
-    """It is somebody's data, or damage: a person decides."""
     world = World(protocol=protocol)
     lock = world.engine.context.rules.lock_of(X)
     world.store.write([Edit(lock, b"zebra crossing", 5)])
@@ -154,7 +132,6 @@ def test_a_lock_that_says_nothing_is_shown_as_it_is(protocol: ProtocolName) -> N
 
 
 def test_a_key_of_a_table_that_is_not_there_is_said_to_be_so() -> None:
-    """What names it may still be found."""
     world = World()
     found = read_key_details(world.engine.context, Key("x", "d", "x", "gone"))
     assert not found.is_there
@@ -163,7 +140,6 @@ def test_a_key_of_a_table_that_is_not_there_is_said_to_be_so() -> None:
 
 @both
 def test_a_table_is_listed_in_pages(protocol: ProtocolName) -> None:
-    """Values with who holds them; no lock and no tag among them."""
     world = World(protocol=protocol)
     keys = [Key(f"r{row:02}", "d", name, TABLE) for row in range(12) for name in ("a", "b")]
     world.engine.commit([Mutation(key, b"1") for key in keys])
@@ -186,7 +162,6 @@ def test_a_table_is_listed_in_pages(protocol: ProtocolName) -> None:
 
 
 def test_a_row_of_many_columns_is_cut_and_it_is_told() -> None:
-    """A page of 100,000 lines is no page; the rows behind it are reached all the same."""
     world = World()
     few = [Key(row, "d", "c", TABLE) for row in ("a", "z")]
     many = [Key("m", "d", f"{number:04}", TABLE) for number in range(MOST_VALUES + 7)]
@@ -205,7 +180,6 @@ def test_a_row_of_many_columns_is_cut_and_it_is_told() -> None:
 
 
 def test_a_page_of_a_table_is_bounded() -> None:
-    """In bytes and time, but for its first row; in calls, however long the table is."""
     world = World()
     rows: list[Any] = [Key(f"r{row:04}", "d", "a", TABLE) for row in range(3_000)]
     world.store.write([Edit(key, b"x" * 1_000, 5) for key in rows])
@@ -219,8 +193,6 @@ def test_a_page_of_a_table_is_bounded() -> None:
 
 
 def test_tables_are_listed_with_what_the_store_can_tell(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Counting ends at a bound, however large a table is; and a size that is not to be had is no
-    reason to list no tables."""
     world = World()
     world.engine.commit([Mutation(X, b"1")])
     tables, number = list_sizes(world.engine.context)

@@ -1,34 +1,194 @@
-"""Searches that continue while a page is open, with what is known of the unfinished."""
+"""What the console finds by reading on: what is unfinished, what is searched for, all of it as a
+download, and how much of a check is done."""
 
 from __future__ import annotations
 
+import csv
+import json
 import threading
 import time
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
+from random import Random
 from typing import Any
 
 import pytest
 
 from recovery.bounds import ReadLimits, Stop
+from recovery.console import search
+from recovery.console.downloads import COLUMNS, Download, make_harmless, stream_csv, stream_json
+from recovery.console.progress import PARTS, CheckProgress, find_bounds, find_position
 from recovery.console.search import (
     MAX_KEPT,
     MOST_AT_ONCE,
+    OLDEST,
+    UNKNOWN,
     Search,
     Searches,
     Unfinished,
     UnfinishedScan,
 )
-from recovery.search import COUNT, Query
-from tests.unit.test_console_unfinished import scan_all
-from tests.unit.test_search import NOW_MS, Fetching, Rows
+from recovery.fsck import check
+from recovery.search import COUNT, Query, SearchPage
+from tests.unit.test_search import ALL, NOW_MS, TXN, Fetching, Rows
 from tests.unit.worlds import X
-from txn.errors import NotApplied, TxnError
-from txn.model import Mutation, Row
-from txn.protocol.row import new_row_key
-from txn.protocol.statuses import Status
+from txn.errors import NotApplied, StoreError
+from txn.model import Edit, Family, Key, Mutation, Row
+from txn.protocol.listing import strip_bucket
+from txn.protocol.row import column, new_row_key
+from txn.protocol.statuses import FENCED, Status
 from txn.request import Request
+from txn.testing.faulty import Call, Fault, FaultyStore, Reply
+from txn.text import key_text
+
+
+def scan_all(scan: UnfinishedScan, ms: int = 1_000) -> Unfinished:
+    """Go on to the end of a round."""
+    while not (found := scan.advance(ms)).is_complete:
+        pass
+    return found
+
+
+def scan_rows(rows: Rows) -> Unfinished:
+    return scan_all(UnfinishedScan(rows.context))
+
+
+def test_the_unfinished_are_counted_and_the_oldest_are_kept() -> None:
+    rows = Rows()
+    rows.put([new_row_key(NOW_MS - at, at) for at in range(500)])
+    old = rows.put([b"01." + new_row_key(NOW_MS - 10**9, 1)], Status.LOCKED, at_ms=5)
+    ahead = rows.put([new_row_key(NOW_MS + 10**9, 1)], Status.ASSERTED, at_ms=3)
+    rows.put([b"00." + new_row_key(NOW_MS - at, at) for at in range(9)], Status.WRITTEN)
+    rows.put([new_row_key(NOW_MS, 7_777)], Status.ABORTED)
+    scan = UnfinishedScan(rows.context)
+    found = scan_all(scan)
+    assert found.statuses == {"0-WRITTEN": 9, "1-LOCKED": 1, "2-ASSERTED": 1}
+    assert found.rows == 11
+    assert [head.row_key for head in found.oldest[:2]] == [*ahead, *old]
+    assert [(head.status, head.since) for head in found.oldest[:2]] == [
+        (Status.ASSERTED, 3),
+        (Status.LOCKED, 5),
+    ]
+    assert scan.latest == found
+    assert found.has_all
+    rows.put([*ahead, *old], Status.COMPLETE, at_ms=NOW_MS + 1)
+    rows.clock.advance(5)
+    again = scan_all(scan)  # a round begins anew
+    assert (again.statuses["0-WRITTEN"], again.rows, again.as_of) == (9, 9, NOW_MS + 5)
+    assert scan_rows(Rows()).rows == 0
+
+
+def test_only_the_oldest_and_the_first_are_kept(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("recovery.console.search.MAX_HEADS", 70)
+    rows = Rows()
+    for at in range(100):
+        rows.put([new_row_key(NOW_MS - at, at)], Status.LOCKED, at_ms=NOW_MS - at)
+    found = scan_rows(rows)
+    assert (found.rows, len(found.heads), found.has_all) == (100, 70, False)
+    assert [head.since for head in found.oldest] == [*range(NOW_MS - 99, NOW_MS - 99 + OLDEST)]
+
+
+def test_those_with_a_status_are_listed_newest_first() -> None:
+    rows = Rows()
+    keys = [b"%02d." % (at % 3) + new_row_key(NOW_MS - at, at) for at in range(9)]
+    rows.put(keys, Status.LOCKED)
+    rows.put([new_row_key(NOW_MS - 4, 99)], Status.WRITTEN)
+    found = scan_rows(rows)
+    listed = found.select([Status.LOCKED], strip_bucket(keys[2]))
+    assert [head.row_key for head in listed] == keys[3:]
+    assert found.select([Status.PUT], b"x") == []
+
+
+def test_what_is_finished_is_not_sent() -> None:
+    rows = Rows()
+    rows.put([new_row_key(NOW_MS - 100 * at, at) for at in range(20_000)])
+    rows.put([new_row_key(NOW_MS - 100_000, 77_777)], Status.PUT)
+    store = Fetching(rows.store)
+    found = scan_all(UnfinishedScan(replace(rows.context, store=store)))
+    assert found.rows == 1
+    assert store.rows < 50
+    assert store.calls["scan"] < 50
+
+
+class Pondering(Fetching):
+    """A store that takes a millisecond for each row that it passes."""
+
+    def __init__(self, rows: Rows) -> None:
+        super().__init__(rows.store)
+        self._rows_of = rows
+
+    def scan(self, *args: Any, **options: Any) -> Iterator[Row]:
+        table, start, stop = args[:3]
+        if len(args) > 4 and args[4]:  # the filter has to look at each
+            passed = sum(1 for _ in self._rows_of.store.scan(table, start, stop, args[3]))
+            self._rows_of.clock.advance(passed)
+        yield from super().scan(*args, **options)
+
+
+def test_a_step_takes_about_the_time_that_it_is_given() -> None:
+    rows, rng = Rows(), Random(1)
+    for far in (0, 10**7, 10**10):
+        keys = [new_row_key(NOW_MS - far - 10 * at, rng.getrandbits(99)) for at in range(3_000)]
+        rows.put(keys)
+        rows.put(keys[::500], Status.LOCKED, at_ms=NOW_MS + 1)
+    store = Pondering(rows)
+    scan = UnfinishedScan(replace(rows.context, store=store))
+    steps = []
+    while True:
+        began_ms = rows.clock.monotonic_ms()
+        found = scan.advance(400)
+        steps.append(rows.clock.monotonic_ms() - began_ms)
+        if found.is_complete:
+            break
+        assert scan.latest is None
+    assert found.statuses == {"1-LOCKED": 18}
+    assert len(steps) > 10
+    assert max(steps) <= 1_000
+    assert store.calls["scan"] < 400
+
+
+def test_a_step_that_fails_leaves_no_round_that_seems_whole() -> None:
+    rows = Rows()
+    rows.put([new_row_key(NOW_MS - at, at) for at in range(5)], Status.LOCKED)
+    faulty = FaultyStore(rows.store, lambda call: Fault())
+    scan = UnfinishedScan(replace(rows.context, store=faulty))
+    failing = Fault(frozenset(), Reply.NOT_APPLIED)
+    for failed in (1, 2):  # the look for buckets, and the first stretch
+        scans = iter(range(1, 10))
+        faulty.plan = lambda call, at=failed, seen=scans: (  # type: ignore[misc]
+            failing if next(seen, 99) > at else Fault()
+        )
+        with pytest.raises(StoreError):
+            scan.advance(1_000)
+        assert scan.latest is None
+    faulty.plan = lambda call: Fault()
+    found = scan_all(scan)
+    assert (found.statuses, found.is_complete) == ({"1-LOCKED": 5}, True)
+
+
+@pytest.mark.parametrize("prefix", [b"", b"00."])
+def test_rows_of_others_hide_nothing(prefix: bytes) -> None:
+    """Nor does a status of a newer version: nobody knows whether it is finished."""
+    rows = Rows()
+    rows.put([prefix + new_row_key(NOW_MS, 1)], Status.LOCKED)
+    for junk in (b"transaction.0junk", b"transaction.", b"transaction.zebra"):
+        rows.store.write([Edit(column(TXN, prefix + junk, b"status"), b"x", NOW_MS)])
+    strange = column(TXN, prefix + new_row_key(NOW_MS, 2), b"status")
+    rows.store.write([Edit(strange, b"9-NEW", NOW_MS)])
+    found = scan_rows(rows)
+    assert (found.statuses, len(found.oldest)) == ({"1-LOCKED": 1, UNKNOWN: 1}, 1)
+
+
+def test_a_status_is_as_old_as_the_server_says() -> None:
+    """The timestamp of a fenced one is its owner's."""
+    rows = Rows()
+    row_key = new_row_key(NOW_MS, 1)
+    cells = {b"status": (b"2-ASSERTED", 7), Status.ASSERTED.at: (b"", 9)}
+    rows.store.write([Edit(column(TXN, row_key, name), *cell) for name, cell in cells.items()])
+    for context, since in ((rows.context, 7), (replace(rows.context, rules=FENCED), 9)):
+        assert scan_all(UnfinishedScan(context)).oldest[0].since == since
+
 
 FEW = ReadLimits(rows=100)
 PATIENCE_S = 30
@@ -59,7 +219,6 @@ def put_needle(rows: Rows, number: int = 2_000) -> bytes:
 
 
 def test_a_search_continues_until_it_has_found_what_is_far_back() -> None:
-    """A page reads a hundred rows; the rest is read while a person watches."""
     rows = Rows()
     needle = put_needle(rows)
     searches = make(rows)
@@ -73,7 +232,6 @@ def test_a_search_continues_until_it_has_found_what_is_far_back() -> None:
 
 
 def test_a_full_page_is_not_continued() -> None:
-    """The next one is a click away."""
     rows = Rows()
     rows.put([new_row_key(NOW_MS - at, at) for at in range(2_000)])
     search = make(rows).find(Query(), None, again=True)
@@ -83,31 +241,19 @@ def test_a_full_page_is_not_continued() -> None:
 
 @pytest.mark.parametrize("again", [False, True])
 def test_a_search_says_how_far_it_has_come(again: bool) -> None:
-    """In rows, and as a part of the time that is left; a page that is loaded again continues it, as
-    an update does."""
-    rows = Rows()
-    put_needle(rows)
-    searches = make(rows)
-    search = searches.find(Query(key=X), None, again=True)
-    for _ in range(9):
-        assert search.is_running
-        search = searches.find(Query(key=X), None, again=again)
-    assert search.page.read == 1_000
-    assert search.done == pytest.approx(900 / 1_900, abs=0.01)
-    assert len(finish(searches, Query(key=X)).rows) == 1
-
-
-def test_each_update_reads_within_the_limits() -> None:
-    """A table of 100 million rows is not read for nobody."""
     rows = Rows()
     put_needle(rows)
     store = Fetching(rows.store)
     searches = make(rows, store=store)
-    searches.find(Query(key=X), None, again=True)
-    for _ in range(5):
+    search = searches.find(Query(key=X), None, again=True)
+    for _ in range(9):
+        assert search.is_running
         before = store.rows
-        searches.find(Query(key=X), None, again=False)
+        search = searches.find(Query(key=X), None, again=again)
         assert 100 <= store.rows - before <= 102  # and at first the oldest row of the table
+    assert search.page.read == 1_000
+    assert search.done == pytest.approx(900 / 1_900, abs=0.01)
+    assert len(finish(searches, Query(key=X)).rows) == 1
 
 
 class Waiting(Fetching):
@@ -126,7 +272,6 @@ class Waiting(Fetching):
 
 
 def test_few_searches_continue_at_once() -> None:
-    """Open pages wait for each other, so that clients of the store do not wait for them."""
     rows = Rows()
     put_needle(rows)
     store = Waiting(rows)
@@ -149,21 +294,7 @@ def test_few_searches_continue_at_once() -> None:
     assert waiting == MOST_AT_ONCE
 
 
-def test_two_pages_of_one_search_share_it() -> None:
-    """Each row is read once, whoever asks."""
-    rows = Rows()
-    needle = put_needle(rows)
-    searches = make(rows)
-    searches.find(Query(key=X), None, again=True)
-    with ThreadPoolExecutor(2) as pool:
-        work = [pool.submit(finish, searches, Query(key=X)) for _ in range(2)]
-        search, other = (each.result() for each in work)
-    assert search == other
-    assert (list_found(search), search.page.read) == ([needle], 2_001)
-
-
 def test_an_update_does_not_wait_for_another_of_the_same_search() -> None:
-    """Many tabs of a slow search would otherwise hold all threads of the console."""
     rows, query = Rows(), Query(key=X)
     put_needle(rows)
     searches = make(rows)
@@ -185,32 +316,22 @@ def test_few_searches_are_kept() -> None:
 
 
 def test_an_error_of_the_store_is_raised_and_the_search_continues_after_it() -> None:
-    """What was found until then is kept."""
     rows = Rows()
     needle = put_needle(rows)
 
-    class Failing(Fetching):
-        is_away = False
+    def fail(call: Call) -> Fault:
+        rows.clock.advance(600_000)
+        return Fault(frozenset(), Reply.NOT_APPLIED)
 
-        def scan(self, *args: Any, **options: Any) -> Iterator[Row]:
-            for row in super().scan(*args, **options):
-                if self.is_away:
-                    rows.clock.advance(600_000)
-                    raise NotApplied("it is away")
-                yield row
-
-    store = Failing(rows.store)
+    store = FaultyStore(rows.store, lambda call: Fault())
     searches = make(rows, store=store)
     search = searches.find(Query(key=X), None, again=True)
-    store.is_away = True
-    with pytest.raises(TxnError, match="it is away"):
+    store.plan = fail
+    with pytest.raises(NotApplied):
         searches.find(Query(key=X), None, again=False)
     assert (search.is_running, search.page.read) == (True, 100)
-    store.is_away = False
+    store.plan = lambda call: Fault()
     assert list_found(finish(searches, Query(key=X))) == [needle]
-
-
-# ---------------------------------------------------------------------- what is known already
 
 
 def put_locked(rows: Rows, number: int = 120) -> list[bytes]:
@@ -221,10 +342,9 @@ def put_locked(rows: Rows, number: int = 120) -> list[bytes]:
 
 
 def test_what_is_known_to_be_unfinished_is_shown_at_once() -> None:
-    """A page reads what is new by itself, and takes the rest from the last scan of the table."""
     rows = Rows()
     locked = put_locked(rows)
-    unfinished = scan_all(UnfinishedScan(rows.context))
+    unfinished = scan_rows(rows)
     (new,) = rows.put([new_row_key(NOW_MS + 1, 1)], Status.LOCKED)
     rows.put([locked[3]], Status.COMPLETE, at_ms=NOW_MS + 1)
     searches, found, before = make(rows, unfinished), [], None
@@ -239,10 +359,9 @@ def test_what_is_known_to_be_unfinished_is_shown_at_once() -> None:
 
 
 def test_what_is_known_is_searched_by_its_other_facts() -> None:
-    """A status with a key finds those that name it."""
     rows = Rows()
     put_locked(rows)
-    unfinished = scan_all(UnfinishedScan(rows.context))
+    unfinished = scan_rows(rows)
     searches = make(rows, unfinished)
     searches.find(replace(LOCKED, key=X), None, again=True)
     search = finish(searches, replace(LOCKED, key=X))
@@ -250,10 +369,9 @@ def test_what_is_known_is_searched_by_its_other_facts() -> None:
 
 
 def test_what_is_known_so_far_is_shown_while_the_search_goes_on() -> None:
-    """The first scan of a large table takes its time."""
     rows = Rows()
     locked = put_locked(rows, 10)
-    unfinished = replace(scan_all(UnfinishedScan(rows.context)), is_complete=False)
+    unfinished = replace(scan_rows(rows), is_complete=False)
     searches = make(rows, unfinished)
     search = searches.find(LOCKED, None, again=True)
     assert search.is_running
@@ -265,7 +383,162 @@ def test_what_is_known_so_far_is_shown_while_the_search_goes_on() -> None:
 
 @pytest.mark.parametrize("statuses", [{Status.LOCKED, Status.COMPLETE}, {None}, None])
 def test_what_may_be_finished_is_not_known(statuses: Any) -> None:
-    """The scan for the unfinished has not seen it."""
     query = Query(statuses=None if statuses is None else frozenset(statuses))
     assert not query.is_for_unfinished
     assert LOCKED.is_for_unfinished
+
+
+def put_many(count: int) -> Rows:
+    rows = Rows()
+    request = Request((Mutation(X, b"1"),), labels={"=job": "a\n,b"})
+    rows.put([new_row_key(NOW_MS - at, at) for at in range(count)], request=request)
+    return rows
+
+
+def read(rows: Rows, query: Query = ALL, before: bytes | None = None) -> Download:
+    return Download(make(rows).read_pages(query, before))
+
+
+def read_json(found: Download) -> dict[str, Any]:
+    document: dict[str, Any] = json.loads("".join(stream_json(found, NOW_MS)))
+    return document
+
+
+def read_csv(found: Download) -> list[list[str]]:
+    return list(csv.reader("".join(stream_csv(found, NOW_MS)).splitlines(keepends=True)))
+
+
+def test_a_download_has_each_transaction_once() -> None:
+    rows = put_many(2 * COUNT + 1)
+    document = read_json(read(rows))
+    names = [each["transaction"] for each in document.pop("transactions")]
+    assert names == sorted(names, reverse=True)
+    assert len({*names}) == 2 * COUNT + 1
+    whole = {"complete": True, "stopped": "the beginning of the table", "next": None}
+    assert document == {**whole, "read": 2 * COUNT + 1}
+    heading, *lines = read_csv(read(rows))
+    assert tuple(heading) == COLUMNS
+    assert [line[0] for line in lines] == names
+    first = dict(zip(heading, lines[0], strict=True))
+    assert (first["first_key"], first["labels"]) == (key_text(X), r"'=job=a\x0a,b")
+    assert read_json(read(Rows()))["transactions"] == []
+    assert read_csv(read(Rows())) == [list(COLUMNS)]
+
+
+def test_a_download_reads_on_where_a_page_of_reading_ends() -> None:
+    rows = Rows()
+    needle = put_needle(rows)
+    document = read_json(read(rows, Query(key=X)))
+    assert [each["transaction"] for each in document["transactions"]] == [needle.decode()]
+    assert (document["complete"], document["read"]) == (True, 2_001)
+
+
+@pytest.mark.parametrize(
+    ("limit", "value", "stop"),
+    [("MOST_DOWNLOADED", COUNT, Stop.ROWS), ("DOWNLOAD_MS", 0, Stop.TIME)],
+)
+def test_a_download_that_reaches_a_limit_says_so(
+    limit: str, value: int, stop: Stop, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(search, limit, value)
+    rows = put_many(COUNT + 7)
+    document = read_json(read(rows))
+    assert (len(document["transactions"]), document["complete"]) == (COUNT, False)
+    assert document["stopped"] == stop.value
+    (last,) = read_csv(read(rows))[-1]
+    assert last == f"incomplete: stopped at {stop.value}; continue with before={document['next']}"
+    rest = read_json(read(rows, before=document["next"].encode()))
+    assert (len(rest["transactions"]), rest["complete"]) == (7, True)
+
+
+def test_a_search_by_age_stops_where_its_page_does() -> None:
+    """Older transactions may match, if they were finished late."""
+    rows = put_many(1)
+    rows.put([new_row_key(NOW_MS - 10**7, 1)])
+    document = read_json(read(rows, Query(newer_than_ms=1_000)))
+    assert (len(document["transactions"]), document["complete"]) == (1, False)
+    assert document["stopped"] == Stop.AGE.value
+
+
+def test_a_store_that_fails_on_the_way_leaves_no_half_file() -> None:
+    (page,) = make(put_many(1)).read_pages(Query(), None)
+
+    def fail() -> Iterator[SearchPage]:
+        yield page
+        raise NotApplied("the store is gone")
+
+    document = read_json(Download(fail()))
+    assert (len(document["transactions"]), document["complete"]) == (1, False)
+    assert document["stopped"] == "the store is gone"
+    assert read_csv(Download(fail()))[-1] == ["incomplete: stopped at the store is gone"]
+
+
+def test_a_cell_is_no_formula_and_has_no_letter_that_is_obeyed() -> None:
+    """A formula may hide behind one, and a terminal may be what shows the file."""
+    for text in ("=1+1", "+1", "-1", "@SUM(A1)", "\uff1d1", "\uff0b1"):
+        assert make_harmless(text) == f"'{text}"
+    for letter in "\t\r\n\x07\x1b\u202e":
+        cell = make_harmless(f"{letter}=1")
+        assert cell.startswith("\\x") and cell.endswith("=1")
+    for plain, text in (("", ""), (None, ""), (7, "7"), ("a=b", "a=b")):
+        assert make_harmless(plain) == text
+
+
+DATA = b"data"
+
+
+def fill(rows: Rows, number: int) -> None:
+    """Put unfinished transactions over an hour, and rows of data in two heaps."""
+    rng = Random(1)
+    for prefix in (b"00.", b"01."):
+        keys = [
+            prefix + new_row_key(NOW_MS - rng.randrange(3_600_000), rng.getrandbits(128))
+            for _ in range(number)
+        ]
+        rows.put(keys, Status.LOCKED)
+    rows.store.ensure_table(DATA, {b"d": Family()})
+    names = [b"a%05d" % at for at in range(number)] + [b"zz%05d" % at for at in range(number)]
+    rows.store.write([Edit(Key(name, b"d", b"x", DATA), b"1", 1) for name in names])
+
+
+@pytest.mark.parametrize("tables", [(), (DATA,), (TXN, DATA)])
+def test_progress_grows_with_what_is_read(tables: tuple[bytes, ...]) -> None:
+    rows = Rows()
+    fill(rows, 400)
+    progress = CheckProgress(rows.context, tables)
+    seen: list[int] = []
+
+    def note(table: bytes, row: bytes) -> None:
+        progress.reach(table, row)
+        seen.append(progress.percent)
+
+    assert progress.percent == 0
+    for _ in check(rows.context, scan=tables, on_progress=note):
+        pass
+    assert seen == sorted(seen)
+    assert seen[-1] == 99
+    gaps = [later - earlier for earlier, later in zip([0, *seen], seen, strict=False)]
+    assert max(gaps) <= 35, "a third of it in one leap"
+    half = seen.index(next(percent for percent in seen if percent >= 50))
+    assert 0.1 < half / len(seen) < 0.9
+
+
+def test_bounds_divide_the_rows(monkeypatch: pytest.MonkeyPatch) -> None:
+    rows = Rows()
+    fill(rows, 2_000)
+    bounds = find_bounds(rows.context, DATA)
+    assert bounds == sorted(set(bounds))
+    assert (bounds[0], bounds[-1]) == (b"a00000", b"zz01999")
+    assert PARTS // 2 < len(bounds) <= PARTS + 2
+    monkeypatch.setattr(type(rows.store), "find_splits", lambda *_: [])
+    assert find_bounds(rows.context, DATA) == [b"a00000", b"zz01999"]
+    empty = Rows().context
+    assert find_bounds(empty, TXN) == [b"", b""]
+    progress = CheckProgress(empty, ())
+    progress.reach(TXN, b"any")
+    assert progress.percent <= 99
+
+
+def test_a_position_lies_between_the_bounds() -> None:
+    places = {b"": 0.0, b"b0": 0.0, b"b2": 0.5, b"b4": 1.0, b"c": 2.0, b"d": 2.0}
+    assert {row: find_position([b"b0", b"b4", b"c"], row) for row in places} == places

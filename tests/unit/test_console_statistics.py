@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import math
 from collections import Counter
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
 from random import Random
 from typing import Any
@@ -11,7 +12,15 @@ from typing import Any
 import pytest
 
 from recovery.console import statistics
-from recovery.console.pages import list_latencies
+from recovery.console.charts import BARS_HEIGHT, LEAST, WIDTH, draw_bars, draw_timeline, round_up
+from recovery.console.pages import describe_owner, list_latencies
+from recovery.console.rendering import (
+    ENVIRONMENT,
+    label_cells,
+    latency_text,
+    name_number,
+    time_tag,
+)
 from recovery.console.statistics import (
     MINUTE_MS,
     MINUTES,
@@ -23,19 +32,21 @@ from recovery.console.statistics import (
     measure_latency,
     read_reason,
 )
+from recovery.inspect import explain
 from tests.unit.test_search import NOW_MS, TXN, Fetching, Rows
-from tests.unit.worlds import TABLE, World, X, Y, Z
+from tests.unit.worlds import TABLE, World, X, Y, Z, stopped_at
 from txn.assertions import Some, Version
 from txn.errors import AbortedError, AssertionFailedError, ConflictError, DeadlineError
 from txn.model import Edit, Key, Mutation, Row
 from txn.protocol.codec import Plan, encode_plan
 from txn.protocol.row import child_key, column, marker_key, new_row_key
-from txn.protocol.statuses import Status
+from txn.protocol.statuses import ProtocolName, Status
 from txn.request import Request
 from txn.text import reason_text
 
 THIS = NOW_MS - NOW_MS % MINUTE_MS
 PAST = 10 * MINUTE_MS
+ODD = Key("a, holder /b", "d", "x", b"\xff")
 
 
 def sample_all(rows: Rows) -> Hour:
@@ -57,7 +68,6 @@ def put_reason(rows: Rows, row_keys: list[bytes], reason: str) -> None:
 
 @pytest.mark.parametrize("prefixes", [[b""], [b"00.", b"01.", b"02."]])
 def test_a_minute_of_few_rows_is_counted(prefixes: list[bytes]) -> None:
-    """Nothing is estimated where all is read."""
     rows = Rows()
     began = THIS - PAST
     keys = [prefix + new_row_key(began + at, at) for at in range(10) for prefix in prefixes]
@@ -102,7 +112,6 @@ def test_a_burst_is_counted(prefixes: list[bytes], number: int) -> None:
 
 
 def test_a_count_that_is_under_way_is_a_lower_bound() -> None:
-    """It says so, never falls, and ends at the right number; a new count does not hide the last."""
     rows = Rows()
     rows.put([new_row_key(THIS + at, at) for at in range(1_000)])
     rows.put([new_row_key(THIS + 1_000, at) for at in range(6_000)])
@@ -113,7 +122,6 @@ def test_a_count_that_is_under_way_is_a_lower_bound() -> None:
 
 
 def test_the_cost_of_a_refresh_is_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
-    """In rows by its steps, of which there are those of the last minutes and one more at least."""
     monkeypatch.setattr(statistics, "STEP_ROWS", 50)
     rows, rng = Rows(), Random(3)
     rows.put([new_row_key(THIS - at * 500, rng.getrandbits(128)) for at in range(7_200)])
@@ -127,7 +135,6 @@ def test_the_cost_of_a_refresh_is_bounded(monkeypatch: pytest.MonkeyPatch) -> No
 
 
 def test_the_hottest_keys_are_named(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Of what was read wholly, which is bounded in rows and bytes."""
     rows = Rows()
     hot, cold = Key("hot", "d", "x", "data"), Key("cold", "d", "x", "data")
     for at in range(30):
@@ -150,7 +157,6 @@ def test_the_hottest_keys_are_named(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def test_rows_of_the_library_itself_are_not_named() -> None:
-    """Somebody asks for locks or uses tokens all the time: that is no news of a program's keys."""
     rows = Rows()
     shown = [Key("shop", "d", "x", "data"), Key("shop", "d", "x", "locks")]
     own = [Key("shop", family, "queue", "locks") for family in ("o", "s")]
@@ -170,24 +176,14 @@ def put_times(rows: Rows, row_key: bytes, times: Mapping[Status, int]) -> None:
 
 
 def test_the_time_of_each_phase_is_that_between_statuses() -> None:
-    """Of those that committed; by the times in their rows, which are the server's."""
     rows = Rows()
     for at in range(1, 101):
-        now_ms = NOW_MS + 1
-        times = {
-            Status.WRITTEN: now_ms,
-            Status.LOCKED: now_ms + at,
-            Status.ASSERTED: now_ms + at + 5,
-        }
+        since = {Status.WRITTEN: 1, Status.LOCKED: at + 1, Status.ASSERTED: at + 6}
+        times = {status: NOW_MS + ms for status, ms in since.items()}
         put_times(rows, new_row_key(THIS - PAST + at, at), times)
-    gone = {Status.WRITTEN: NOW_MS + 1, Status.ABORTING: NOW_MS + 9_000}
-    rows.put([new_row_key(THIS - PAST, 999)], Status.ABORTING)
-    rows.store.write(
-        [
-            Edit(column(TXN, new_row_key(THIS - PAST, 999), status.at), b"", at)
-            for status, at in gone.items()
-        ]
-    )
+    (gone,) = rows.put([new_row_key(THIS - PAST, 999)], Status.ABORTING)
+    times = {Status.WRITTEN: NOW_MS + 1, Status.ABORTING: NOW_MS + 9_000}
+    rows.store.write([Edit(column(TXN, gone, each.at), b"", at) for each, at in times.items()])
     hour = sample_all(rows)
     assert list_latencies(hour) == [
         Latency("lock", 100, 50, 95, 99),
@@ -195,25 +191,12 @@ def test_the_time_of_each_phase_is_that_between_statuses() -> None:
     ]
 
 
-@pytest.mark.parametrize(("times", "found"), [([7], (7, 7, 7)), ([1, 9], (1, 9, 9))])
-def test_percentiles_of_few_times_are_among_them(
-    times: list[int], found: tuple[int, int, int]
-) -> None:
-    """Nothing is made up between two of them."""
-    assert measure_latency("put", times) == Latency("put", len(times), *found)
-
-
-def test_a_request_that_does_not_decode_is_passed_over() -> None:
-    """What has become of its transaction counts all the same."""
-    rows = Rows()
-    (row_key,) = rows.put([new_row_key(THIS - PAST, 1)])
-    rows.store.write([Edit(column(TXN, row_key, b"buffer"), b"junk", NOW_MS + 1)])
-    hour = sample_all(rows)
-    assert (count_whole(hour), find_minute(hour, THIS - PAST).outcomes["committed"]) == (0, 1)
+def test_percentiles_of_few_times_are_among_them() -> None:
+    assert measure_latency("put", [7]) == Latency("put", 1, 7, 7, 7)
+    assert measure_latency("put", [1, 9]) == Latency("put", 2, 1, 9, 9)
 
 
 def test_rows_of_parts_are_not_counted() -> None:
-    """A transaction in parts is one."""
     rows = Rows()
     whole = new_row_key(THIS - PAST, 1)
     rows.put([whole])
@@ -222,6 +205,9 @@ def test_rows_of_parts_are_not_counted() -> None:
     found = find_minute(hour, THIS - PAST)
     assert (found.started, found.is_whole) == (1, True)
     assert count_whole(hour) == 1
+    rows.store.write([Edit(column(TXN, whole, b"buffer"), b"junk", NOW_MS + 1)])
+    hour = sample_all(rows)  # what does not decode is passed over
+    assert (count_whole(hour), find_minute(hour, THIS - PAST).outcomes["committed"]) == (0, 1)
 
 
 class Lasting(Fetching):
@@ -239,7 +225,6 @@ class Lasting(Fetching):
 
 
 def test_a_refresh_goes_on_where_it_stopped() -> None:
-    """The newest first; the last three each time, and the others once."""
     rows = Rows()
     rows.put([new_row_key(THIS, 1)])
     store = Lasting(rows)
@@ -260,7 +245,6 @@ def test_a_refresh_goes_on_where_it_stopped() -> None:
 
 
 def test_a_minute_is_kept_once_it_has_settled() -> None:
-    """What was begun in it may end a while later; so it is sampled again until then."""
     rows = Rows()
     began = THIS
     (row_key,) = rows.put([new_row_key(began, 1)], Status.LOCKED)
@@ -278,13 +262,6 @@ def test_a_minute_is_kept_once_it_has_settled() -> None:
     assert len(hour.minutes) == MINUTES
 
 
-def test_an_empty_table_had_a_quiet_hour() -> None:
-    """Nothing is missing then."""
-    hour = sample_all(Rows())
-    assert (hour.missing, count_whole(hour), len(hour.minutes)) == (0, 0, MINUTES)
-    assert {each.started for each in hour.minutes} == {0}
-
-
 @pytest.mark.parametrize(
     ("error", "words", "table"),
     [
@@ -299,32 +276,21 @@ def test_an_empty_table_had_a_quiet_hour() -> None:
         (AssertionFailedError(Some(Y), {Y: None}), "assertion failed", None),
         (AssertionFailedError(Some(Y) | Version(Y, 1), {Y: None}), "assertion failed", None),
         (AssertionFailedError(Version(Z, 7), {Z: None}), "value changed after read", TABLE),
-        (
-            AssertionFailedError(Version(Z, None), {Z: None}),
-            "value changed after read",
-            TABLE,
-        ),
-        (
-            ConflictError("key is locked", key=Key("a, holder /b", "d", "x", b"\xff"), holder=b"t"),
-            "key is locked",
-            b"\xff",
-        ),
+        (AssertionFailedError(Version(Z, None), {Z: None}), "value changed after read", TABLE),
+        (ConflictError("key is locked", key=ODD, holder=b"t"), "key is locked", b"\xff"),
     ],
 )
 def test_a_reason_tells_of_a_conflict(error: AbortedError, words: str, table: bytes | None) -> None:
-    """Another transaction was in the way; where a version has changed one was, as well."""
     assert read_reason(reason_text(error)) == Reason(words, table)
 
 
 def test_a_reason_that_somebody_else_wrote_is_taken_as_it_is() -> None:
-    """It is only told."""
     assert read_reason("") == Reason("", None)
     assert read_reason(r"key is locked: key a\q/b") == Reason("key is locked", b"")
     assert read_reason("z" * 500) == Reason("z" * 80, None)
 
 
 def test_real_aborts_are_counted() -> None:
-    """As the library writes them, and not only as these tests do."""
     world = World()
     world.engine.commit([Mutation(X, b"1")])
     with pytest.raises(AssertionFailedError):
@@ -333,3 +299,107 @@ def test_real_aborts_are_counted() -> None:
     (minute,) = [each for each in hour.minutes if each.started]
     assert (minute.outcomes, minute.conflicts) == ({"committed": 1, "aborted": 1}, 1)
     assert hour.conflicts_by_table == [(TABLE, 1)]
+
+
+@pytest.mark.parametrize(
+    ("beyond_ms", "words"), [(0, "alive: within its lock TTL"), (1, "dead: lock TTL expired")]
+)
+def test_an_owner_is_late_once_its_lease_has_expired(beyond_ms: int, words: str) -> None:
+    world = World()
+    stopped_at(world, Status.LOCKED)
+    row = world.rows()[-1]
+    assert row.buffer is not None
+    since_ms, lock_ttl_ms = max(row.since, row.heartbeat), row.buffer.lock_ttl_ms
+    found = describe_owner(row, since_ms + lock_ttl_ms + beyond_ms)
+    assert found == (lock_ttl_ms + beyond_ms, 1, words)
+    assert describe_owner(row, since_ms - 1)[0] == 0
+    fast = replace(row, heartbeat=since_ms + 3_600_000)
+    assert describe_owner(fast, since_ms + lock_ttl_ms + beyond_ms) == found
+
+
+def test_a_number_has_the_digits_that_are_known() -> None:
+    for number, text in ((0, "0"), (68_731, "68,731"), (12.34, "12.3")):
+        assert name_number(number) == text
+        assert name_number(number, is_least=True) == f"at least {text}"
+    told = {0: "under 1 ms", 0.31: "0.3 ms", 12: "12 ms", 1_234: "1.2 s", math.inf: "over 10 s"}
+    assert {duration_ms: latency_text(duration_ms) for duration_ms in told} == told
+
+
+@pytest.mark.parametrize("is_whole", [True, False])
+def test_a_lower_bound_never_says_none(is_whole: bool) -> None:
+    minute = Minute(0, 0, None if is_whole else b"x", 70_000, Counter(committed=70_000))
+    hour = Hour(60_000, [minute] * 60)
+    facts = {
+        **{"trouble": None, "unfinished": None, "oldest": [], "servers": None, "waiting": []},
+        **{"hour": hour, "is_partial": hour.is_partial, "last": minute, "minutes": [minute]},
+        **{"funnel": [], "bars": [], "lines": [], "began": 0, "shown": 10, "now": 0},
+        **{"left": None, "waiting_for": [], "latencies": []},
+    }
+    page = ENVIRONMENT.get_template("overview_part.html").render(facts)
+    assert ("at least 1,166.7" in page) is not is_whole
+    assert ("None" in page) is is_whole
+
+
+def test_a_time_is_an_element_that_a_script_reads() -> None:
+    for precise, shown in ((False, "1970-01-01 00:00:01"), (True, "1970-01-01 00:00:01.234Z")):
+        tag = time_tag(1_234, precise=precise)
+        assert tag.startswith('<time datetime="1970-01-01T00:00:01.234Z"')
+        assert tag.endswith(f">{shown}</time>")
+    assert time_tag(10**18) == f"{10**18}"  # no year can hold it
+
+
+def test_each_cell_of_a_row_gets_its_heading() -> None:
+    rows = '<tr class="x"><th scope="row">a</th><td>&lt;td</td></tr><tr><th>b</th><td></td></tr>'
+    labelled = label_cells(rows, ["Name", "#<b>"])
+    cells = '<th role="rowheader" data-label="Name"', '<td role="cell" data-label="&lt;b&gt;"'
+    assert [labelled.count(cell) for cell in cells] == [2, 2]
+    assert labelled.count('<tr role="row"') == 2
+    assert label_cells(rows, []) == rows
+
+
+def test_bars_stand_on_each_other_and_within_the_picture() -> None:
+    bars, lines = draw_bars([(1, 1, 0), (0, 0, 0), (0, 0, 1)], ("good", "bad", "warn"), width=30)
+    assert [(bar.x, bar.y, bar.height, bar.tone) for bar in bars] == [
+        (0, BARS_HEIGHT / 2, BARS_HEIGHT / 2, "good"),
+        (0, 0, BARS_HEIGHT / 2, "bad"),
+        (20, BARS_HEIGHT / 2, BARS_HEIGHT / 2, "warn"),
+    ]
+    assert lines == [(0, BARS_HEIGHT), (1, BARS_HEIGHT / 2), (2, 0)]
+    tops = {0: 1, 1: 1, 1.1: 2, 3: 5, 7: 10, 101: 200, 5_000: 5_000}
+    assert {value: round_up(value) for value in tops} == tops
+
+
+@pytest.mark.parametrize(
+    ("protocol", "names"),
+    [
+        ("six-phase", ["lock", "assert", "put", "clean", "unlock, wait"]),
+        ("fenced", ["lock, assert", "put, unlock, wait"]),
+    ],
+)
+def test_a_finished_transaction_is_a_closed_line(
+    protocol: ProtocolName, names: Sequence[str]
+) -> None:
+    world = World(protocol=protocol)
+    done = world.engine.commit([Mutation(X, b"1"), Mutation(Y, b"1")])
+    found = explain(world.engine.context, done.transaction)
+    assert found is not None
+    drawn = draw_timeline(found, world.clock.wall_ms() + 60_000)
+    assert drawn is not None
+    assert [mark.name for mark in drawn.marks] == [str(each.status) for each in found.statuses]
+    ends = [each.x + each.width for each in drawn.segments]
+    assert ends == pytest.approx([mark.x for mark in drawn.marks[1:]])
+    assert not any(each.is_open for each in drawn.segments)
+    assert [each.name for each in drawn.segments] == names
+
+
+def test_what_is_unfinished_goes_on_until_now() -> None:
+    world = World()
+    found = explain(world.client().context, stopped_at(world, Status.LOCKED))
+    assert found is not None
+    drawn = draw_timeline(found, found.statuses[-1].since + 3_600_000)
+    assert drawn is not None
+    assert [each.is_open for each in drawn.segments] == [False, True]
+    assert drawn.segments[-1].duration == "1 h 0 m"
+    assert drawn.segments[0].width >= LEAST
+    assert drawn.segments[-1].x + drawn.segments[-1].width < WIDTH
+    assert draw_timeline(replace(found, statuses=()), 0) is None

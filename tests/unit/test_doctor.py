@@ -8,6 +8,7 @@ from collections import namedtuple
 from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -22,7 +23,7 @@ from txn.model import Cell, Check, Edit, Family, Key, Mutation
 from txn.protocol.protocols import protocol_key
 from txn.protocol.row import DOCTOR_ROW, new_row_key
 from txn.protocol.statuses import ProtocolName
-from txn.stores.base import Store
+from txn.stores.base import Store, StoreWrapper
 from txn.testing.counting import CountingStore
 
 
@@ -53,19 +54,14 @@ class Odd(CountingStore):
             self.write([Edit(key, None, cell.timestamp)])
         return answers
 
-    def read(self, keys: Sequence[Key]) -> dict[Key, Cell | None]:  # type: ignore[override]
-        found = super().read(keys)
+    def read(self, *groups: Collection[Key]) -> dict[Key, Cell | None]:
+        found = super().read(*groups)
         if self.fault == "clock":
-            later = 5_000
             return {
-                key: cell and replace_time(cell, cell.timestamp + later)
+                key: cell and cell._replace(timestamp=cell.timestamp + 5_000)
                 for key, cell in found.items()
             }
         return found
-
-
-def replace_time(cell: Cell, timestamp: int) -> Cell:
-    return cell._replace(timestamp=timestamp)
 
 
 def examined(store: Store, world: World) -> list[Diagnosis]:
@@ -77,64 +73,52 @@ def wrong(found: Sequence[Diagnosis]) -> list[Diagnosis]:
     return [diagnosis for diagnosis in found if diagnosis.verdict is not Verdict.FINE]
 
 
+def about(what: str, found: Sequence[Diagnosis]) -> Diagnosis:
+    (told,) = (each for each in found if each.about == what)
+    return told
+
+
 def test_a_store_of_ours_is_fine() -> None:
-    """What the engine makes must pass its own examination, again and again."""
     world = World()
     for _ in range(3):
         found = examined(world.store, world)
         assert wrong(found) == []
-        about = [diagnosis.about for diagnosis in found]
-        assert about[1:] == [
-            "store",
-            "table txn, family t",
-            "protocol",
-            "clock",
-            "checked writes",
+        assert [diagnosis.about for diagnosis in found] == [
+            *("versions", "store", "table txn, family t", "protocol", "clock", "checked writes"),
             "table data, family d",
         ]
 
 
-def test_it_tells_that_the_name_of_the_protocol_is_lost() -> None:
-    world = World(protocol="fenced")
-    world.engine.commit([Mutation(X, b"1"), Mutation(Y, b"1")])
-    world.store.write([Edit(protocol_key(b"txn"), None, world.clock.wall_ms() + 1)])
-    (told,) = (each for each in examined(world.store, world) if each.about == "protocol")
-    assert told.seen.startswith("fenced, which is not written down: txn init does it")
-
-
 @pytest.mark.parametrize("protocol", ["six-phase", "fenced"])
 def test_it_tells_the_protocol_and_whether_the_store_can_do_it(protocol: ProtocolName) -> None:
-    """Through Thrift 1 a fenced database can only be looked at."""
     world = World(protocol=protocol)
     narrow = CountingStore(world.store)
     narrow.features = frozenset({"describe"})
     for store, can in ((world.store, True), (narrow, False)):
-        (told,) = (each for each in examined(store, world) if each.about == "protocol")
+        told = about("protocol", examined(store, world))
         assert told.seen.startswith(protocol)
         is_wrong = not can and protocol == "fenced"
         assert (told.verdict is Verdict.WRONG) is is_wrong
         assert ("cannot do" in told.seen) is not can
 
 
-def test_the_clocks_matter_more_to_a_fenced_database() -> None:
+def test_the_clocks_and_its_name_matter_more_to_a_fenced_database() -> None:
     """Its clients choose all timestamps that count."""
     world = World(protocol="fenced")
     (clock,) = wrong(examined(Odd(world.store, fault="clock"), world))
     assert "beyond 60000 ms fsck repairs nothing, and a client commits nothing" in clock.mend
+    world.engine.commit([Mutation(X, b"1"), Mutation(Y, b"1")])
+    world.store.write([Edit(protocol_key(b"txn"), None, world.clock.wall_ms() + 1)])
+    told = about("protocol", examined(world.store, world))
+    assert told.seen.startswith("fenced, which is not written down: txn init does it")
 
 
-def test_it_leaves_nothing_behind() -> None:
-    """Inspection must not change what is inspected, not even by a delete marker."""
+def test_it_leaves_nothing_behind(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Not even a delete marker; where calls cannot be undone, it deletes what it wrote."""
     world = World()
     before, kept = list(world.store.scan(b"txn")), world.keys_kept()
     examined(world.store, world)
     assert (list(world.store.scan(b"txn")), world.keys_kept()) == (before, kept)
-
-
-def test_it_leaves_no_cell_where_calls_cannot_be_undone(monkeypatch: pytest.MonkeyPatch) -> None:
-    """HBase makes nothing of several calls: there it deletes what it wrote."""
-    world = World()
-    before = list(world.store.scan(b"txn"))
     apart = CountingStore(world.store)
     monkeypatch.setattr(apart, "atomically", lambda work: work())
     examined(apart, world)
@@ -143,7 +127,6 @@ def test_it_leaves_no_cell_where_calls_cannot_be_undone(monkeypatch: pytest.Monk
 
 
 def test_it_deletes_what_a_killed_doctor_left_and_not_what_another_is_writing() -> None:
-    """An older version left a cell for ever, and a kill can come at any instant."""
     world = World()
     left, fresh = (Key(DOCTOR_ROW, "t", name, b"txn") for name in ("clock", "write-1"))
     now_ms = world.clock.wall_ms()
@@ -165,7 +148,6 @@ def test_it_deletes_what_a_killed_doctor_left_and_not_what_another_is_writing() 
 def test_each_setting_that_breaks_the_protocol_is_found(
     family: Family, verdict: Verdict, mend: str
 ) -> None:
-    """A finding without the cure would only frighten."""
     world = World()
     found = wrong(examined(Odd(world.store, family), world))
     assert [(d.about, d.verdict) for d in found] == [
@@ -176,7 +158,6 @@ def test_each_setting_that_breaks_the_protocol_is_found(
 
 
 def test_what_a_store_does_not_show_is_said() -> None:
-    """Thrift 1 shows neither durability nor markers: silence would be taken for health."""
     world = World()
     store = Odd(world.store)
     store.features = frozenset()
@@ -185,61 +166,47 @@ def test_what_a_store_does_not_show_is_said() -> None:
     assert all("Thrift 2" in d.mend for d in found)
 
 
-@pytest.mark.parametrize(
-    ("fault", "about"),
-    [
-        ("away", "store"),
-        ("clock", "clock"),
-        ("empty is not free", "checked writes"),
-        ("own time", "checked writes"),
-    ],
-)
-def test_a_server_that_does_not_behave_is_found(fault: str, about: str) -> None:
+def test_a_server_that_does_not_behave_is_found() -> None:
     """Locks rest on this behaviour of HBase, which another server or version may lack."""
-    world = World()
-    (found,) = wrong(examined(Odd(world.store, fault=fault), world))
-    assert (found.about, found.verdict) == (about, Verdict.WRONG)
-    assert found.mend
+    for fault, part in {
+        "away": "store",
+        "clock": "clock",
+        "empty is not free": "checked writes",
+        "own time": "checked writes",
+    }.items():
+        world = World()
+        (found,) = wrong(examined(Odd(world.store, fault=fault), world))
+        assert (found.about, found.verdict, found.mend != "") == (part, Verdict.WRONG, True)
 
 
-class Visited(CountingStore):
-    """A store that somebody else comes to at a call: before the one of a number is done."""
+class Visited(StoreWrapper):
+    """A store that somebody else comes to before each call, whose number is told."""
 
-    def __init__(self, inner: Store, number: int, visit: Callable[[], object]) -> None:
+    def __init__(self, inner: Store, visit: Callable[[int], object]) -> None:
         super().__init__(inner)
-        self.left = number
-        self.visit = visit
+        self.features = inner.features
+        self.calls = 0
+        self._visit = visit
 
-    def read(self, keys: Collection[Key]) -> dict[Key, Cell | None]:
-        self.count_down()
-        return super().read(keys)
-
-    def write(self, edits: Sequence[Edit], *, durable: bool = True, by_row: bool = False) -> None:
-        self.count_down()
-        super().write(edits, by_row=by_row)
-
-    def check_and_put(self, checks: Sequence[Check], *, durable: bool = True) -> list[bool]:
-        self.count_down()
-        return super().check_and_put(checks)
-
-    def describe(self, table: bytes) -> Mapping[bytes, Family] | None:
-        self.count_down()
-        return super().describe(table)
-
-    def count_down(self) -> None:
-        self.left -= 1
-        if self.left == 0:
-            self.visit()
+    def _around(self, name: str, items: tuple[Any, ...], call: Callable[[], Any]) -> Any:
+        self.calls += 1
+        self._visit(self.calls)
+        return call()
 
 
 def test_another_doctor_at_the_same_moment_makes_nothing_wrong() -> None:
     """Each must not take the other's writes for a fault of the store."""
     world = World()
     for number in itertools.count(1):
-        store = Visited(world.store, number, lambda: examined(world.store, world))
+
+        def visit(call: int, wanted: int = number) -> None:
+            if call == wanted:
+                examined(world.store, world)
+
+        store = Visited(world.store, visit)
         found = examined(store, world)
         assert [each for each in found if each.verdict is Verdict.WRONG] == []
-        if store.left > 0:
+        if store.calls < number:
             break
     assert number > 10
 
@@ -248,27 +215,18 @@ def test_another_doctor_at_the_same_moment_makes_nothing_wrong() -> None:
 def test_a_store_is_slow_if_it_always_is(slow: int, verdicts: list[Verdict]) -> None:
     """A busy server makes a pause now and then, which says nothing of the answers after it."""
     world = World()
-    store = Visited(world.store, 0, lambda: None)
-
-    def count_down() -> None:
-        store.left += 1
-        world.clock.advance(1_500 if store.left <= slow else 0)
-
-    store.count_down = count_down  # type: ignore[method-assign]
+    store = Visited(world.store, lambda call: world.clock.advance(1_500 if call <= slow else 0))
     found = wrong(examined(store, world))
     assert [each.verdict for each in found if each.about == "store"] == verdicts
 
 
 def test_the_versions_are_those_of_what_stores_rest_on() -> None:
-    """It is the first thing that whoever is asked for help wants to know."""
     versions = next(examine(World().engine.context))
-    assert versions.about == "versions"
     names = [each.partition(" ")[0] for each in versions.seen.split(", ")]
     assert set(names) >= {"hbase-txn", "protobuf", "kazoo", "thriftpy2", "happybase", "lmdb"}
 
 
 def test_missing_tables_are_named() -> None:
-    """The commonest reason why nothing works."""
     world = World()
     context = replace(world.engine.context, table=b"other")
     found = wrong(list(examine(context, [b"none"])))
@@ -279,19 +237,17 @@ def test_missing_tables_are_named() -> None:
 
 
 def test_it_tells_how_much_room_there_is(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """The night before the disk is full, and not after it."""
     usage = namedtuple("usage", "free")
     uri = f"embedded://{tmp_path}/my%20store"
     with connect(uri) as engine:
         for free, verdict in ((1 << 40, Verdict.FINE), (1 << 20, Verdict.CAUTION)):
             monkeypatch.setattr(shutil, "disk_usage", lambda path, free=free: usage(free))
-            (disk,) = (each for each in examine(engine.context, uri=uri) if each.about == "disk")
+            disk = about("disk", list(examine(engine.context, uri=uri)))
             assert (disk.verdict, f"{free:,} bytes are free" in disk.seen) == (verdict, True)
             assert ("make room" in disk.mend) is (verdict is Verdict.CAUTION)
 
 
 def test_it_tells_that_the_transaction_table_grows() -> None:
-    """Nobody repairs: the first rows are older than a repair leaves them."""
     rows = Rows()
     rows.put([new_row_key(NOW_MS - 50 * 3_600_000 + at, at) for at in range(3)])
     for last, words in ((False, "last repair: none"), (True, f"repair: {time_text(NOW_MS)}")):
@@ -304,7 +260,6 @@ def test_it_tells_that_the_transaction_table_grows() -> None:
 
 @pytest.mark.parametrize(("rows", "days", "grows"), [(30, 3, True), (30, 1, False), (9, 3, False)])
 def test_it_tells_that_nobody_retires_keys(rows: int, days: int, grows: bool) -> None:
-    """A queue leaves a lock and a tag of each key that is gone; a scan of fsck deletes them."""
     world = World()
     with world.engine as engine:
         keys = [Key(f"gone{number}", "d", "x", TABLE) for number in range(rows)]

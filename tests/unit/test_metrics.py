@@ -1,23 +1,31 @@
-"""Metrics: what a dashboard is told of requests, phases, the store and queues."""
+"""Metrics: what a dashboard is told of requests, phases, the store and queues; and the series that
+alerts are made of: the same numbers wherever they are asked for, in bounded time."""
 
 from __future__ import annotations
 
 import json
 import os
 import re
-from collections.abc import Mapping
+import threading
+import time
 from contextlib import suppress
+from dataclasses import replace
 from pathlib import Path
 from typing import Any, get_args
 
 import pytest
+import yaml
 from prometheus_client import CollectorRegistry
 
-from recovery.series import watch_series
-from tests.unit.test_search import Rows
+from recovery import series
+from recovery.fsck import note_repair
+from recovery.series import make_series_app, watch_health, watch_series, write_series
+from tests.integration.commands import run_here
+from tests.unit.test_search import NOW_MS, Rows
 from tests.unit.worlds import World, X, Y, Z, after_status, stopped_at
 from txn import AssertionFailedError, DeadlineError, Exact, Key, Mutation
 from txn.client.engine import Engine
+from txn.errors import NotApplied
 from txn.events import (
     Action,
     CallName,
@@ -34,9 +42,12 @@ from txn.events import (
     StoreCall,
 )
 from txn.metrics import MOST_TABLES, OTHER, Metrics, make_metrics_app, render_metrics
+from txn.model import Cell
 from txn.protocol.row import new_row_key
 from txn.protocol.statuses import Status
 from txn.stores import open_store
+from txn.stores.base import Store
+from txn.testing.counting import CountingStore
 from txn.testing.faulty import Fault, Reply
 
 DOCS = Path(__file__).parents[2] / "docs"
@@ -80,7 +91,6 @@ def list_labels(registry: CollectorRegistry) -> dict[str, set[str]]:
 
 
 def test_every_metric_label_and_phase_is_documented_and_no_other() -> None:
-    """A dashboard is built from the page, and its names are promises."""
     registry = CollectorRegistry()
     run(registry)
     labels = list_labels(registry)
@@ -100,7 +110,6 @@ def test_every_metric_label_and_phase_is_documented_and_no_other() -> None:
 
 
 def test_no_phase_has_another_name() -> None:
-    """A commit, an abort and a commit of what scanned a range go through all of them."""
     world = World()
     stopped_at(world, Status.ASSERTED)
     with world.client(seed=2).transaction() as t:
@@ -111,7 +120,6 @@ def test_no_phase_has_another_name() -> None:
 
 
 def test_what_a_client_meets_shows_in_the_counters() -> None:
-    """One that meets a dead holder, a store that fails, a false assertion, and others' requests."""
     registry = CollectorRegistry()
     world = run(registry)
     assert sample(registry, "commit_seconds_count", outcome="committed") == 3
@@ -129,6 +137,8 @@ def test_what_a_client_meets_shows_in_the_counters() -> None:
     assert sample(registry, "store_retries_total", call="check_and_put") == 1
     assert Retried("check_and_put") in world.events
     assert sample(registry, "gathered_transactions_sum") == 4
+    for queue in ("line", "decided"):
+        assert sample(registry, "queue_length", queue=queue) == 0
 
 
 @pytest.mark.parametrize(
@@ -136,7 +146,6 @@ def test_what_a_client_meets_shows_in_the_counters() -> None:
     [("decide", [], "roll forward"), ("assert", [Exact(X, b"-")], "roll back")],
 )
 def test_what_is_left_to_others_is_counted(last: str, assertions: list[Exact], phase: str) -> None:
-    """The page says to have an alert on it: nothing else tells that keys may stay locked."""
     registry = CollectorRegistry()
     metrics, world = Metrics(registry), World()
 
@@ -174,33 +183,22 @@ def test_what_is_rare_is_there_from_the_start() -> None:
 
 @pytest.mark.parametrize("call", ["commit", "commit_many", "submit"])
 def test_a_request_that_is_late_at_once_was_not_begun(call: str) -> None:
-    """Tries beyond the requests are read as repetitions after conflicts; this had none at all."""
     world = World()
     world.events.clear()
     request = ([Mutation(X, b"1")], [])
-    match call:
-        case "commit":
-            with pytest.raises(DeadlineError):
+    if call == "commit_many":
+        (result,) = world.engine.commit_many([request], deadline_ms=[0])
+        assert isinstance(result, DeadlineError)
+    else:
+        with pytest.raises(DeadlineError):
+            if call == "commit":
                 world.engine.commit(*request, deadline_ms=0)
-        case "commit_many":
-            (result,) = world.engine.commit_many([request], deadline_ms=[0])
-            assert isinstance(result, DeadlineError)
-        case _:
-            assert isinstance(
-                world.engine.submit(request, deadline_ms=0).exception(60), DeadlineError
-            )
+            else:
+                world.engine.submit(request, deadline_ms=0).result(60)
     world.engine.close()
     ended = [event for event in world.events if isinstance(event, Ended)]
     assert [(event.outcome, event.tries) for event in ended] == [("deadline", 0)]
     assert not any(isinstance(event, Phase) and event.transactions for event in world.events)
-
-
-def test_queues_are_empty_when_all_is_done() -> None:
-    """A queue that seemed to grow would wake somebody at night for nothing."""
-    registry = CollectorRegistry()
-    run(registry)
-    assert sample(registry, "queue_length", queue="line") == 0
-    assert sample(registry, "queue_length", queue="decided") == 0
 
 
 def test_a_child_of_a_fork_has_empty_queues_and_its_parent_keeps_its_own() -> None:
@@ -220,7 +218,6 @@ def test_a_child_of_a_fork_has_empty_queues_and_its_parent_keeps_its_own() -> No
 
 
 def test_phases_are_measured_below_a_millisecond() -> None:
-    """In whole milliseconds most of them would take no time at all."""
     events: list[Event] = []
     with Engine(open_store("memory://"), table="t", on_event=events.append) as engine:
         engine.ensure_table("t", ["d"])
@@ -230,7 +227,6 @@ def test_phases_are_measured_below_a_millisecond() -> None:
 
 
 def test_more_tables_than_there_may_be_labels_are_one() -> None:
-    """Who makes a table a day must not fill Prometheus with them."""
     registry = CollectorRegistry()
     metrics = Metrics(registry)
     for number in range(MOST_TABLES + 2):
@@ -241,7 +237,6 @@ def test_more_tables_than_there_may_be_labels_are_one() -> None:
 
 
 def test_a_page_for_prometheus_is_rendered() -> None:
-    """The console and the server show the same."""
     registry = CollectorRegistry()
     run(registry)
     page, kind = render_metrics(registry)
@@ -256,50 +251,167 @@ def test_a_page_for_prometheus_is_rendered() -> None:
     assert b"python_info" in body
 
 
-# ----------------------------------------------------------------------------- the dashboard
+HOUR_MS = 3_600_000
 
 
-def list_panels() -> list[Mapping[str, Any]]:
-    panels: list[Mapping[str, Any]] = json.loads((DOCS / "grafana.json").read_text())["panels"]
-    return panels
+class Away(CountingStore):
+    """A store whose reads fail, or wait until the test ends."""
+
+    def __init__(self, inner: Store, go_on: threading.Event | None = None) -> None:
+        super().__init__(inner)
+        self._go_on = go_on
+
+    def read(self, *groups: Any) -> dict[Key, Cell | None]:  # type: ignore[override]
+        if self._go_on is None:
+            raise NotApplied("cannot connect to the gateway", gateway="secret:9090")
+        self._go_on.wait()
+        return super().read(*groups)
 
 
-PANELS = [pytest.param(panel, id=panel["title"]) for panel in list_panels()]
+@pytest.fixture
+def rows() -> Rows:
+    rows = Rows()
+    rows.put([new_row_key(NOW_MS - 30 * HOUR_MS + at, at) for at in range(7)])
+    rows.put([new_row_key(NOW_MS - 90_000, 1)], Status.ASSERTED, at_ms=NOW_MS - 80_000)
+    rows.put([new_row_key(NOW_MS - 10, 2)], Status.LOCKED)
+    note_repair(rows.context)
+    return rows
 
 
-@pytest.mark.parametrize("panel", PANELS)
-def test_a_panel_asks_for_what_there_is(panel: Mapping[str, Any]) -> None:
-    """A name or label that is not there draws an empty panel, which looks like a quiet night."""
+def read_values(registry: CollectorRegistry) -> dict[str, float]:
+    return {
+        sample.name + "".join(sample.labels.values()): sample.value
+        for family in registry.collect()
+        for sample in family.samples
+    }
+
+
+VALUES = {
+    "hbase_txn_unfinished_transactions1-LOCKED": 1,
+    "hbase_txn_unfinished_transactions2-ASSERTED": 1,
+    "hbase_txn_oldest_unfinished_seconds": 80,
+    "hbase_txn_expired_rows": 7,
+    "hbase_txn_oldest_expired_seconds": 30 * 3_600,
+    "hbase_txn_last_repair_timestamp_seconds": NOW_MS / 1000,
+}
+
+
+def test_the_series_say_what_piles_up(rows: Rows, monkeypatch: pytest.MonkeyPatch) -> None:
+    registry = CollectorRegistry()
+    registry.register(watch_series(rows.context))
+    assert read_values(registry) == VALUES
+    monkeypatch.setattr(series, "MOST_OLD", 5)
+    again = CollectorRegistry()
+    again.register(watch_series(rows.context))
+    assert read_values(again) == VALUES | {"hbase_txn_expired_rows": 5}
+
+
+def test_an_empty_database_has_all_series() -> None:
+    registry = CollectorRegistry()
+    registry.register(watch_series(Rows().context))
+    names = {name for name in VALUES if "unfinished_transactions" not in name}
+    assert read_values(registry) == dict.fromkeys(names, 0)
+
+
+def test_a_file_is_replaced_as_a_whole_or_not_at_all(rows: Rows, tmp_path: Path) -> None:
+    path = tmp_path / "txn.prom"
+    write_series(rows.context, str(path))
+    written = path.read_text()
+    assert "\nhbase_txn_oldest_unfinished_seconds 80.0\n" in written
+    with pytest.raises(NotApplied):
+        write_series(replace(rows.context, store=Away(rows.store)), str(path))
+    assert [each.read_text() for each in tmp_path.iterdir()] == [written]
+
+
+def test_fsck_writes_the_series(tmp_path: Path) -> None:
+    store, file = f"embedded://{tmp_path}/store", tmp_path / "txn.prom"
+    assert run_here("init", "--store", store).returncode == 0
+    found = []
+    for options in ((), ("--repair",)):
+        arguments = ("fsck", "--store", store, "--metrics-file", str(file), *options)
+        assert run_here(*arguments).returncode == 0
+        name = "hbase_txn_last_repair_timestamp_seconds"
+        found += re.findall(rf"^{name} (\S+)$", file.read_text(), re.MULTILINE)
+    assert (float(found[0]), time.time() - float(found[1]) < 60) == (0, True)
+    lost = run_here("fsck", "--store", store, "--metrics-file", str(tmp_path / "no" / "x.prom"))
+    assert (lost.returncode, "x.prom" in lost.stderr) == (2, True)
+
+
+def ask(app: Any, path: str) -> tuple[str, str]:
+    started: list[str] = []
+    environ = {"REQUEST_METHOD": "GET", "PATH_INFO": path, "QUERY_STRING": ""}
+    body = b"".join(app(environ, lambda status, headers: started.append(status)))
+    return started[0], body.decode()
+
+
+def test_a_server_answers_for_its_store(rows: Rows) -> None:
+    app = make_series_app(rows.context)
+    assert ask(app, "/healthz") == ("200 OK", "ok\n")
+    status, page = ask(app, "/metrics")
+    assert (status, "\nhbase_txn_expired_rows 7.0\n" in page) == ("200 OK", True)
+    assert "python_info" in page
+    away = make_series_app(replace(rows.context, store=Away(rows.store)))
+    unwell = ("503 Service Unavailable", "cannot connect to the gateway\n")
+    assert ask(away, "/healthz") == unwell
+    assert watch_health(replace(rows.context, table=b"gone"))() == "no such table"
+    status, page = ask(away, "/metrics")
+    assert (status, "expired_rows" in page, "python_info" in page) == ("200 OK", False, True)
+
+
+def test_a_store_that_hangs_is_not_well(rows: Rows, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(series, "LIMIT_S", 0.1)
+    go_on = threading.Event()
+    store = Away(rows.store, go_on)
+    find_trouble = watch_health(replace(rows.context, store=store))
+    began, threads = time.monotonic(), threading.active_count()
+    try:
+        assert [find_trouble() for _ in range(3)] == ["the store has not answered for 0.1 s"] * 3
+        assert threading.active_count() == threads + 1
+    finally:
+        go_on.set()
+    assert time.monotonic() - began < 3
+
+
+def list_expressions() -> list[tuple[str, str, list[str]]]:
+    """Who asks, for what, and by which labels it names what it draws: panels and rules."""
+    panels = json.loads((DOCS / "grafana.json").read_text())["panels"]
+    drawn = [(panel["title"], target) for panel in panels for target in panel["targets"]]
+    found = [
+        (title, target["expr"], re.findall(r"\{\{(\w+)\}\}", target["legendFormat"]))
+        for title, target in drawn
+    ]
+    (group,) = yaml.safe_load((DOCS / "alerts.yaml").read_text())["groups"]
+    for rule in group["rules"]:
+        assert set(rule) <= {"alert", "expr", "for", "labels", "annotations"}
+        assert set(rule["annotations"]) == {"summary", "action"}
+        found.append((rule["alert"], rule["expr"], []))
+    return found
+
+
+def test_panels_and_rules_ask_for_what_there_is(rows: Rows) -> None:
+    """A name or label that is not there draws an empty panel, which looks like a quiet night, and
+    a rule on it never fires. What is counted, and seen by nobody, is not worth its time."""
     registry = CollectorRegistry()
     run(registry)
-    rows = Rows()
-    rows.put([new_row_key(1, 1)], Status.LOCKED)
     registry.register(watch_series(rows.context))
     labels = list_labels(registry)
-    values = {
-        "outcome": {*get_args(CommitOutcome), *get_args(CallOutcome), "done", "failed"},
-        "job": None,  # Prometheus' own
-    }
-    for target in panel["targets"]:
-        expression = target["expr"]
-        asked = re.findall(r"(hbase_txn_\w+)\{([^}]*)\}", expression)
-        assert len(asked) == expression.count("hbase_txn_") > 0
+    outcomes = {*get_args(CommitOutcome), *get_args(CallOutcome), "done", "failed"}
+    known = {"outcome": outcomes, "phase": {*get_args(PhaseName)}}
+    known["queue"] = {*get_args(QueueName)}
+    for who, expression, drawn in list_expressions():
+        asked = re.findall(r"(hbase_txn_\w+)(?:\{([^}]*)\})?", expression)
+        assert len(asked) == expression.count("hbase_txn_") > 0, who
         own: set[str] = set()
         for name, selected in asked:
-            assert name in labels
             own |= labels[name]
             for label, wanted in re.findall(r'(\w+)=~?"([^"]*)"', selected):
-                assert label in labels[name] | {"job"}
-                known = values[label]
-                assert known is None or set(wanted.split("|")) <= known
+                assert label in labels[name] | {"job"}, who  # which is Prometheus' own
+                assert label == "job" or set(wanted.split("|")) <= known[label], who
         for grouped in re.findall(r"by \(([^)]*)\)", expression):
-            assert set(grouped.split(", ")) <= own
-        assert set(re.findall(r"\{\{(\w+)\}\}", target["legendFormat"])) <= own
-
-
-def test_every_metric_has_a_panel() -> None:
-    """What is counted, and seen by nobody, is not worth its time."""
-    registry = CollectorRegistry()
-    Metrics(registry)
-    asked = " ".join(target["expr"] for panel in list_panels() for target in panel["targets"])
-    assert [metric.name for metric in registry.collect() if metric.name not in asked] == []
+            assert set(grouped.split(", ")) <= own, who
+        assert set(drawn) <= own, who
+    asked_for = " ".join(expression for _, expression, _ in list_expressions())
+    assert [metric.name for metric in registry.collect() if metric.name not in asked_for] == []
+    rules = (DOCS / "alerts.yaml").read_text()
+    for name in ("oldest_unfinished", "oldest_expired", "last_repair_timestamp"):
+        assert f"hbase_txn_{name}_seconds" in rules

@@ -27,21 +27,16 @@ class Shell:
             engine.ensure_table("data", ["d"])
             labels = {"job": "load"}
             done = engine.commit([Mutation(Key("z", "d", "v"), "1")], labels=labels)
-        self.done, self.held = (
-            done.transaction.decode(),
-            crashed(self.uri, Status.ASSERTED).decode(),
-        )
+        self.done = done.transaction.decode()
+        self.held = crashed(self.uri, Status.ASSERTED).decode()
 
     def run(self, *words: str) -> Any:
         return CliRunner().invoke(app, [*words, "--store", self.uri])
 
     def read(self, *words: str) -> list[dict[str, Any]]:
         text = self.run(*words, "--json").stdout
-        return (
-            [json.loads(text)]
-            if text.startswith("{\n")
-            else list(map(json.loads, text.split("\n")[:-1]))
-        )
+        lines = [text] if text.startswith("{\n") else text.splitlines()
+        return [json.loads(line) for line in lines]
 
 
 @pytest.fixture(params=get_args(ProtocolName))
@@ -50,7 +45,6 @@ def shell(request: pytest.FixtureRequest, tmp_path: Path) -> Shell:
 
 
 def test_every_command_names_the_owner(shell: Shell) -> None:
-    """Whoever reads it then knows which process of which host to look for."""
     for words in (["ls"], ["show", shell.held[-8:]], ["fsck", "--grace", "0s"]):
         assert name_owner() in shell.run(*words).stdout
     assert [each["owner"] for each in shell.read("ls")] == [name_owner()] * 2
@@ -60,7 +54,6 @@ def test_every_command_names_the_owner(shell: Shell) -> None:
 
 
 def test_the_holder_of_a_key_is_shown(shell: Shell) -> None:
-    """An application reports a key, not a transaction."""
     for key in (X, Y):
         (shown,) = shell.read("show", key_text(key))
         assert (shown["locked_by"], shown["transaction"]["status"]) == (shell.held, "2-ASSERTED")
@@ -68,29 +61,22 @@ def test_the_holder_of_a_key_is_shown(shell: Shell) -> None:
         assert f"{key_text(key)}  held by {shell.held}\n" in text and name_owner() in text
         (got,) = shell.read("get", key_text(key))
         assert got["locked_by"] == shell.held
-        assert (
-            f"  locked by {shell.held} of {name_owner()}\n"
-            in shell.run("get", key_text(key)).stdout
-        )
+        told = shell.run("get", key_text(key)).stdout
+        assert f"  locked by {shell.held} of {name_owner()}\n" in told
 
 
 def test_a_free_key_is_said_to_be_free(shell: Shell) -> None:
-    """And a key that cannot be is an error, not a free one."""
     assert shell.run("show", "data/z/d:v").stdout == "data/z/d:v  free\n"
     (shown,) = shell.read("show", "data/z/d:v")
     assert (shown["locked_by"], shown["transaction"]) == (None, None)
     assert shell.read("get", "data/z/d:v")[0]["locked_by"] is None
-    for key, words in {
-        "none/a/d:v": "no such table",
-        "data/a/x:v": "no such family",
-        "a/b": "a key is",
-    }.items():
+    wrong = {"none/a/d:v": "no such table", "data/a/x:v": "no such family", "a/b": "a key is"}
+    for key, words in wrong.items():
         done = shell.run("show", key)
         assert done.exit_code and words in str(done.exception)
 
 
 def test_a_lock_without_a_transaction_is_shown_as_it_is(shell: Shell) -> None:
-    """The row may have been purged, and the cell may be an application's."""
     ghost = f"{shell.held[:-36]}{'0' * 32}@txn"
     with connect(shell.uri) as engine:
         context = engine.context
@@ -106,7 +92,6 @@ def test_a_lock_without_a_transaction_is_shown_as_it_is(shell: Shell) -> None:
 
 
 def test_ls_finds_transactions_by_key_and_label(shell: Shell) -> None:
-    """Among thousands of others; all that match are counted, too."""
     found = {
         ("--key", key_text(X)): [shell.held],
         ("--key", "data/z/d:v"): [shell.done],
@@ -126,7 +111,6 @@ def test_ls_finds_transactions_by_key_and_label(shell: Shell) -> None:
 def test_the_summary_of_fsck_has_all_that_is_unfinished(
     shell: Shell, grace: str, found: int
 ) -> None:
-    """A monitor that reads only the last line sees what is left, within the grace and after it."""
     *findings, told = shell.read("fsck", "--grace", grace)
     assert (len(findings), told["unfinished"]) == (found, {"decided": 1})
     assert told["oldest_ms"] >= (findings[0]["facts"]["silent_ms"] if findings else 1)

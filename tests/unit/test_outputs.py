@@ -115,7 +115,6 @@ def require_literal(shown: str, about: str) -> None:
 
 
 def test_commands_show_stored_text_literally(run: Run, row_key: str, tmp_path: Path) -> None:
-    """One look for all of them; each prints something that is hostile."""
     request = tmp_path / "request.json"
     document = {"mutations": [{"delete": key_text(KEY)}]}
     failing = document | {"assertions": [{"exact": key_text(KEY), "value": EVIL + "!"}]}
@@ -153,29 +152,25 @@ def test_commands_show_stored_text_literally(run: Run, row_key: str, tmp_path: P
             rest = rest[json.JSONDecoder().raw_decode(rest)[1] :].lstrip()
 
 
-@pytest.mark.parametrize("words", [["ls", "--json"], ["show", "ID"], ["fsck"], ["--help"]])
+@pytest.mark.usefixtures("run")
 def test_a_command_ends_quietly_if_nobody_reads_it(
-    words: list[str],
-    row_key: str,
-    run: Run,
-    monkeypatch: pytest.MonkeyPatch,
-    capsys: pytest.CaptureFixture[str],
+    row_key: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     """`txn ls | head -1` had exit code 1, which means findings. This one is that of `cat`."""
-    reading, writing = os.pipe()
-    os.close(reading)
-    with open(writing, "w") as out:
-        monkeypatch.setattr(sys, "stdout", out)
-        monkeypatch.setattr(sys, "argv", ["txn", *(row_key if w == "ID" else w for w in words)])
-        with pytest.raises(SystemExit) as ended:
-            main()
-    assert (ended.value.code, capsys.readouterr().err) == (141, "")
+    for words in (["ls", "--json"], ["show", row_key], ["fsck"], ["--help"]):
+        reading, writing = os.pipe()
+        os.close(reading)
+        with open(writing, "w") as out:
+            monkeypatch.setattr(sys, "stdout", out)
+            monkeypatch.setattr(sys, "argv", ["txn", *words])
+            with pytest.raises(SystemExit) as ended:
+                main()
+        assert (ended.value.code, capsys.readouterr().err) == (141, "")
 
 
 def test_what_a_terminal_cannot_encode_is_escaped(
     uri: str, run: Run, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """A traceback is exit code 1, which means findings."""
     with connect(uri) as engine:
         engine.ensure_table("t", ["d"])
         done = engine.commit([Mutation(Key("r\u2603", "d", "c", "t"), "1")], labels={"a": "\xfc"})
@@ -192,20 +187,12 @@ def test_what_a_terminal_cannot_encode_is_escaped(
 
 
 def test_the_console_shows_stored_text_literally(row_key: str, uri: str, leases: str) -> None:
-    """A browser obeys no escape codes, but reorders letters; and pages are copied from."""
     with open_store_of(uri, "txn") as context, serve_here(context, leases) as url:
         for page in (
-            "/",
-            "/transactions",
-            "/transactions.csv",
-            "/transactions.json",
-            f"/transaction?id={row_key}",
-            f"/key?key={quote(key_text(KEY))}",
-            f"/key?table={TABLE.decode()}",
-            f"/key?key={quote(EVIL)}",
-            "/locks",
-            "/leases",
-            "/doctor",
+            *("/", "/transactions", "/transactions.csv", "/transactions.json"),
+            *(f"/transaction?id={row_key}", f"/key?key={quote(key_text(KEY))}"),
+            *(f"/key?table={TABLE.decode()}", f"/key?key={quote(EVIL)}"),
+            *("/locks", "/leases", "/doctor"),
         ):
             body = ask(url + page, headers={"Authorization": f"Bearer {TOKEN}"}).body
             require_literal(body.replace("\r\n", "\n"), page)
@@ -214,7 +201,6 @@ def test_the_console_shows_stored_text_literally(row_key: str, uri: str, leases:
 
 
 def test_the_log_has_each_message_on_one_line() -> None:
-    """A line that looks like one of ours may come from a client."""
     record = logging.LogRecord("txn", logging.WARNING, "", 0, "closed %s", (EVIL,), None)
     require_literal(LineFormatter("%(levelname)s %(message)s").format(record), "log")
     require_literal(error_text(InvalidRequestError(EVIL, given=EVIL)), "error")

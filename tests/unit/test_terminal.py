@@ -20,7 +20,6 @@ from txn.client.parts import PartsClient
 from txn.host.owner import name_owner
 from txn.protocol.statuses import Status
 
-pytestmark = pytest.mark.fast
 KEY = Key("carol", "d", "balance", "data")
 LABELS = {"job": "payroll of the month", "user": "carol.with.a.long.name@example.org"}
 HIDDEN = re.compile(r"\x1b\[[0-9;?]*[a-zA-Z]")
@@ -74,7 +73,6 @@ def screen(uri: str, width: int, monkeypatch: pytest.MonkeyPatch) -> Screen:
 
 
 def test_ls_fits_and_its_columns_are_aligned(screen: Screen, width: int) -> None:
-    """The beginning of each field is under its heading, and what is cut says so."""
     heading, *rows = screen("ls")[:4]
     assert heading.split()[:6] == ["id", "status", "age", "keys", "labels", "reason;"]
     assert all(len(line) <= width for line in (heading, *rows))
@@ -86,17 +84,12 @@ def test_ls_fits_and_its_columns_are_aligned(screen: Screen, width: int) -> None
     assert rows[2][at[2] - 2] == "…" and rows[2][at[2] :].startswith("assertion")
 
 
-def test_show_takes_what_ls_and_fsck_print(screen: Screen) -> None:
-    """Their ids are for copying."""
+def test_show_takes_what_ls_and_fsck_print(screen: Screen, uri: str) -> None:
     ids = [row.split()[0] for row in screen("ls")[1:4]]
     found = [line.split()[1] for line in screen("fsck", "--grace", "0s") if line.startswith("und")]
     assert found == ids[:1]
     for each, status in zip(ids, ["1-LOCKED", "4-CLEANING", "7-ABORTED"], strict=True):
         assert status in "".join(screen("show", each)[:3])
-
-
-def test_the_short_id_of_a_part_is_taken_too(screen: Screen, uri: str) -> None:
-    """It ends with the number of the part."""
     with connect(uri) as engine:
         client = PartsClient(engine)
         client.write(client.begin(), 0, 0, [Mutation(KEY, "1")])
@@ -109,7 +102,6 @@ def test_the_short_id_of_a_part_is_taken_too(screen: Screen, uri: str) -> None:
     "command", ["show transaction", "fsck", "fsck --grace 0s", "fsck --grace 0s --repair"]
 )
 def test_explanations_and_findings_fit(screen: Screen, width: int, command: str) -> None:
-    """Long words, such as row keys, are folded and not cut."""
     one = screen("ls")[3].split()[0]
     lines = screen(*command.replace("transaction", one).split())
     assert max(map(len, lines)) <= width
@@ -122,7 +114,6 @@ def test_explanations_and_findings_fit(screen: Screen, width: int, command: str)
 def test_tables_of_locks_and_leases_lose_nothing(
     screen: Screen, width: int, command: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Their objects are what one goes on with, and were squeezed out."""
     monkeypatch.setenv("TXN_LOCKS", f"embedded://{tmp_path}/store")
     parts = ["sales", "orders-of-the-whole-year", "day=2026-11-26", "hour=12"]
     if command.startswith("locks"):
@@ -136,24 +127,19 @@ def test_tables_of_locks_and_leases_lose_nothing(
     assert column.startswith("object") and column.endswith("/".join(parts))
 
 
-def test_a_value_is_printed_whole(screen: Screen, uri: str) -> None:
-    """It is what was asked for; a terminal breaks long lines by itself."""
+def test_a_value_is_printed_whole_and_wide_characters_fit(
+    screen: Screen, uri: str, width: int
+) -> None:
+    """A value is what was asked for; those of Chinese take two columns."""
     with connect(uri) as engine:
-        engine.commit([Mutation(KEY, "v" * 200)])
+        engine.commit([Mutation(KEY, "v" * 200)], labels={"who": "\u6f22" * 50})
     (line, _) = screen("get", "data/carol/d:balance")
     assert line.endswith("v" * 200)
-
-
-def test_wide_characters_fit(screen: Screen, uri: str, width: int) -> None:
-    """Those of Chinese take two columns."""
-    with connect(uri) as engine:
-        engine.commit([Mutation(KEY, "1")], labels={"who": "\u6f22" * 50})
     line = screen("ls")[-2]
     assert (cell_len(line) in (width - 1, width), line[-1]) == (True, "\u2026")
 
 
 def test_a_bar_shows_how_far_a_check_has_come() -> None:
-    """In per cent, or in parts, or not at all."""
     shown = Console(file=Terminal(), force_terminal=True, width=80)
     with row_bar(shown, "fsck", hidden=False) as bar:
         (task,) = bar.progress.tasks
@@ -166,7 +152,6 @@ def test_a_bar_shows_how_far_a_check_has_come() -> None:
 
 
 def test_ls_counts(screen: Screen) -> None:
-    """A store may have millions of transactions."""
     rows = [line.split() for line in screen("ls", "--count") if line]
     assert rows == [["1-LOCKED", "1"], ["4-CLEANING", "1"], ["7-ABORTED", "1"], ["total", "3"]]
     assert screen("ls", "--count", "--status", "4", "--json")[0] == (

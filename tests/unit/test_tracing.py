@@ -49,6 +49,7 @@ from txn.tracing import begin_traces, capture_trace, continue_trace, continue_tr
 
 SECRET = b"nobody's business"
 ROW = b"transaction.1700000000000." + b"0" * 32
+HELD, ODD = "held, key data/x/d:x", "stored bytes do not decode"
 PARENT = "00-0af7651916cd43dd8448eb211c80319c-b7ad6b7169203331-01"
 
 
@@ -74,7 +75,6 @@ def blamed() -> ConflictError:
 
 
 def test_a_commit_is_a_span_with_its_phases(spans: Spans) -> None:
-    """What a person looks for who asks where the time went."""
     world = World()
     with spans.tracer.start_as_current_span("caller") as caller:
         done = world.engine.commit([Mutation(X, SECRET), Mutation(Y, b"2")], [Version(X, None)])
@@ -116,7 +116,6 @@ def test_phases_of_a_local_transaction_have_their_own_times(spans: Spans) -> Non
 
 
 def test_one_that_meets_a_holder_tells_of_it_and_of_its_tries(spans: Spans) -> None:
-    """The key and the transaction in the way are what has to be looked at."""
     world = World()
     holder = stopped_at(world, Status.ASSERTED)
     spans.clear()
@@ -131,7 +130,6 @@ def test_one_that_meets_a_holder_tells_of_it_and_of_its_tries(spans: Spans) -> N
 def test_what_others_wrote_into_a_lock_is_told_to_nobody(
     spans: Spans, protocol: ProtocolName, caplog: pytest.LogCaptureFixture
 ) -> None:
-    """It is a value of somebody who does not know what the cell is for."""
     caplog.set_level(logging.DEBUG)
     world = World(protocol=protocol)
     world.put(world.engine.context.rules.lock_of(X), SECRET)
@@ -149,7 +147,6 @@ def test_what_others_wrote_into_a_lock_is_told_to_nobody(
 
 
 def test_a_transaction_in_parts_has_one_span(spans: Spans) -> None:
-    """Of its commit: the tasks that wrote its parts are the program's own."""
     events: list[Event] = []
     with parted.open_rows("six-phase") as engine:
         client = PartsClient(Engine(engine.context.store, table="rows", on_event=events.append))
@@ -174,7 +171,6 @@ def test_a_transaction_in_parts_has_one_span(spans: Spans) -> None:
 
 
 def test_a_call_that_is_sent_again_is_an_event(spans: Spans) -> None:
-    """A commit that took a second since its store failed is not slow by itself."""
     world = World()
     after_status(world, Status.COMPLETE, Fault(frozenset(), Reply.NOT_APPLIED))
     world.engine.commit([Mutation(X, b"3")])
@@ -184,15 +180,13 @@ def test_a_call_that_is_sent_again_is_an_event(spans: Spans) -> None:
 
 
 def test_what_did_not_happen_is_said_so_without_values(spans: Spans) -> None:
-    """An error on a span says whether it is safe to do it again; values are nobody's business."""
     world = World()
     world.put(X, SECRET)
     with pytest.raises(AssertionFailedError):
         world.engine.commit([Mutation(X, SECRET + b"2")], [Exact(X, SECRET + b"1")])
     (span,) = spans.commits()
-    assert attribute(span, "txn.outcome") == "assertion"
-    assert attribute(span, "txn.happened") == "no"
-    assert attribute(span, "error.type") == "AssertionFailedError"
+    shown = [attribute(span, name) for name in ("txn.outcome", "txn.happened", "error.type")]
+    assert shown == ["assertion", "no", "AssertionFailedError"]
     assert span.status.status_code is StatusCode.ERROR
     assert span.status.description is not None
     assert span.status.description.startswith("it did not happen: AssertionFailedError: ")
@@ -203,7 +197,6 @@ def test_what_did_not_happen_is_said_so_without_values(spans: Spans) -> None:
 
 
 def test_what_may_have_happened_is_said_so(spans: Spans) -> None:
-    """Such a request must not be sent again before its outcome has been asked for."""
     world = World()
     after_status(world, Status.ASSERTED, Fault(frozenset(), Reply.MAYBE_APPLIED))
     fail = world.faults.plan
@@ -224,12 +217,9 @@ def test_what_may_have_happened_is_said_so(spans: Spans) -> None:
     assert span.status.description.startswith("it may have happened: CommitOutcomeUnknown")
 
 
-def test_futures_have_the_span_of_who_asked_for_them(spans: Spans) -> None:
-    """They go together in a thread of the engine's own, under no span at all."""
-    world = World()
-    callers = []
-    futures = []
-    came, go = threading.Event(), threading.Event()
+def hold_engine() -> tuple[Engine, threading.Event, threading.Event]:
+    """Return an engine that is held at its first phase, when it came there, and how to let it."""
+    world, came, go = World(), threading.Event(), threading.Event()
 
     def hold(event: object) -> None:
         if isinstance(event, Phase):
@@ -237,7 +227,13 @@ def test_futures_have_the_span_of_who_asked_for_them(spans: Spans) -> None:
             assert go.wait(60)
 
     world.on_event = hold  # type: ignore[method-assign]
-    engine = world.client(seed=7)
+    return world.client(seed=7), came, go
+
+
+def test_futures_have_the_span_of_who_asked_for_them(spans: Spans) -> None:
+    callers = []
+    futures = []
+    engine, came, go = hold_engine()
     first = engine.submit(([Mutation(Key("first", "d", "x", TABLE), b"1")], []))
     assert came.wait(60)
     for number in range(3):
@@ -256,8 +252,6 @@ def test_futures_have_the_span_of_who_asked_for_them(spans: Spans) -> None:
 
 
 def test_tasks_have_the_span_of_who_awaits(spans: Spans) -> None:
-    """Some of their work is done by threads, which know nothing of tasks."""
-
     async def work(name: str) -> int:
         async with connect_async(f"memory://{name}", table="t") as engine:
             await engine.ensure_table("t", ["d"])
@@ -273,53 +267,36 @@ def test_tasks_have_the_span_of_who_awaits(spans: Spans) -> None:
 
 
 def test_each_request_of_many_has_its_own_span(spans: Spans) -> None:
-    """One that fails among others must not be told with theirs."""
     world = World()
     world.engine.commit_many([([Mutation(X, b"1")], []), ([Mutation(Y, b"1")], [Exact(Y, b"2")])])
     assert [attribute(span, "txn.outcome") for span in spans.commits()] == [
         "committed",
         "assertion",
     ]
-    (decide,) = [event for event in spans.commits()[0].events if event.name == "decide"]
-    assert decide.attributes is not None
-    assert decide.attributes["txn.batch.transactions"] == 1
-    (lock,) = [event for event in spans.commits()[1].events if event.name == "lock"]
-    assert lock.attributes is not None
-    assert lock.attributes["txn.batch.transactions"] == 2
+    for span, name, number in zip(spans.commits(), ("decide", "lock"), (1, 2), strict=True):
+        (event,) = [event for event in span.events if event.name == name]
+        assert (event.attributes or {})["txn.batch.transactions"] == number
 
 
 def test_a_future_that_is_refused_or_cancelled_ends_its_span(spans: Spans) -> None:
-    """A span that is never ended is never seen."""
-    world = World()
-    came, go = threading.Event(), threading.Event()
-
-    def hold(event: object) -> None:
-        if isinstance(event, Phase):
-            came.set()
-            assert go.wait(60)
-
-    world.on_event = hold  # type: ignore[method-assign]
-    engine = world.client(seed=7)
+    engine, came, go = hold_engine()
     first = threading.Thread(target=engine.commit, args=([Mutation(X, b"1")],))
     first.start()
     assert came.wait(60)
     assert engine.submit(([Mutation(Y, b"2")], [])).cancel()
     (cancelled,) = spans.commits()
-    assert attribute(cancelled, "txn.outcome") == "cancelled"
-    assert attribute(cancelled, "txn.happened") == "no"
     go.set()
     first.join(60)
     engine.close()
     with pytest.raises(StoreClosedError):
         engine.submit(([Mutation(X, b"1")], []))
-    last = spans.commits()[-1]
-    assert attribute(last, "txn.outcome") == "failed"
-    assert attribute(last, "txn.happened") == "no"
+    for span, outcome in ((cancelled, "cancelled"), (spans.commits()[-1], "failed")):
+        assert attribute(span, "txn.outcome") == outcome
+        assert attribute(span, "txn.happened") == "no"
 
 
 @pytest.mark.parametrize("error", [KeyError("x"), KeyboardInterrupt(), CancelledError()])
 def test_a_future_ends_its_span_whatever_it_raises(spans: Spans, error: BaseException) -> None:
-    """Also with a mistake of the library's own, of which one wants to know most."""
     (trace,) = begin_traces([bind_request([Mutation(X, b"1")])], remote=True)
     future: Future[Committed] = Future()
     assert trace is not None
@@ -330,7 +307,6 @@ def test_a_future_ends_its_span_whatever_it_raises(spans: Spans, error: BaseExce
 
 
 def test_one_that_is_not_sampled_costs_no_events_and_passes_on_its_context() -> None:
-    """What a server decides about its own span depends on it."""
     with traced() as spans:
         spans.provider.sampler = ALWAYS_OFF
         world = World()
@@ -339,7 +315,6 @@ def test_one_that_is_not_sampled_costs_no_events_and_passes_on_its_context() -> 
 
 
 def test_a_context_goes_elsewhere_as_text(spans: Spans) -> None:
-    """W3C's own, which any other program understands."""
     assert capture_trace() == {}
     with spans.tracer.start_as_current_span("driver") as driver:
         headers = capture_trace()
@@ -357,7 +332,6 @@ def test_a_context_goes_elsewhere_as_text(spans: Spans) -> None:
 
 @pytest.mark.parametrize("bad", [{"traceparent": "nonsense"}, {b"traceparent": b"\xff"}, {}, None])
 def test_bad_headers_harm_nobody(spans: Spans, bad: dict[str, str] | None) -> None:
-    """They come from clients, and a commit must not fail for want of a trace."""
     world = World()
     with continue_trace(bad), continue_traces([bad]):
         world.engine.commit([Mutation(X, b"1")])
@@ -375,7 +349,6 @@ def test_headers_are_each_of_a_request_of_its_own(spans: Spans) -> None:
 
 
 def test_what_has_ended_is_sent_where_a_process_may_be_killed() -> None:
-    """Spark kills its workers, and what they had not sent is lost."""
     flushed: list[int] = []
 
     class Sending(TracerProvider):
@@ -396,28 +369,19 @@ def test_what_has_ended_is_sent_where_a_process_may_be_killed() -> None:
 @pytest.mark.parametrize(
     ("error", "outcome", "text"),
     [
+        (ConflictError("held", key=X, holder=ROW), "conflict", f"{HELD}, holder {ROW.decode()}"),
         (
-            ConflictError("held", key=X, holder=ROW),
-            "conflict",
-            f"held, key data/x/d:x, holder {ROW.decode()}",
+            *(ConflictError("held", key=X, holder=SECRET), "conflict"),
+            f"{HELD}, holder no row key, 17 bytes",
         ),
-        (
-            ConflictError("held", key=X, holder=SECRET),
-            "conflict",
-            "held, key data/x/d:x, holder no row key, 17 bytes",
-        ),
-        (blamed(), "conflict", "held, key data/x/d:x, cause CorruptRowError"),
+        (blamed(), "conflict", f"{HELD}, cause CorruptRowError"),
         (DeadlineError("too late"), "deadline", "too late"),
         (AbortedError("no such table"), "aborted", "no such table"),
         (InvalidRequestError("bad", name="x"), "invalid", "bad name='x'"),
         (NotApplied("the store is away"), "failed", "the store is away"),
-        (CorruptRowError("odd", value=SECRET), "failed", "stored bytes do not decode"),
-        (
-            CorruptRowError("odd", row=ROW, cause=SECRET),
-            "failed",
-            f"stored bytes do not decode: {ROW.decode()}",
-        ),
-        (CorruptRowError("odd", key=X), "failed", "stored bytes do not decode: data/x/d:x"),
+        (CorruptRowError("odd", value=SECRET), "failed", ODD),
+        (CorruptRowError("odd", row=ROW, cause=SECRET), "failed", f"{ODD}: {ROW.decode()}"),
+        (CorruptRowError("odd", key=X), "failed", f"{ODD}: data/x/d:x"),
         (StoreError("x" * 9_000), "failed", "x" * 500),
         (CommitOutcomeUnknown(b"t"), "unknown", "commit outcome unknown transaction=b't'"),
         (KeyboardInterrupt(SECRET.decode()), "unknown", "broken off"),
@@ -426,21 +390,15 @@ def test_what_has_ended_is_sent_where_a_process_may_be_killed() -> None:
 def test_each_error_has_an_outcome_and_a_text(
     error: BaseException, outcome: str, text: str
 ) -> None:
-    """The three ways in which a commit ends must be told apart by whoever looks."""
     assert name_outcome(error) == outcome
     assert explain_failure(error) == text
-
-
-def test_a_lost_answer_is_told_by_its_cause_s_name() -> None:
-    """Its text may be that of a server, and have anything in it."""
-    error = CommitOutcomeUnknown(b"t")
-    error.__cause__ = MaybeApplied(SECRET.decode())
-    assert explain_failure(error) == "the answer was lost: MaybeApplied"
+    lost = CommitOutcomeUnknown(b"t")
+    lost.__cause__ = MaybeApplied(SECRET.decode())
+    assert explain_failure(lost) == "the answer was lost: MaybeApplied"
 
 
 @pytest.mark.parametrize("first", ["", "from opentelemetry import trace;"])
 def test_a_process_without_a_provider_does_nothing(first: str) -> None:
-    """Nor does it import what it may not have: most programs do not trace."""
     program = (
         f"import sys; {first} from txn import connect, Key, Mutation\n"
         "from txn.tracing import begin_traces, capture_trace\n"

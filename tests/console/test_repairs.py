@@ -7,26 +7,20 @@ from __future__ import annotations
 
 import random
 import re
-import time
 from collections.abc import Iterator
-from contextlib import closing
+from urllib.parse import quote
 
 import pytest
 from playwright.sync_api import Page, expect
-from starlette.applications import Starlette
-from starlette.requests import Request as HttpRequest
 
-from recovery.console.pages import SORTS, show_overview
-from recovery.console.settings import ConsoleSettings
-from recovery.console.state import PATIENT, Console
+from recovery.console.pages import SORTS
 from tests.console.browser import find_violations
 from tests.console.conftest import NARROW, WIDE, Browse, Picture
-from tests.console.crashing import crash_engine
-from tests.console.served import PATIENCE_S, TOKEN, serve_here
-from tests.console.visits import ask
+from tests.console.crashing import BYTES, HOSTILE, QUOTES, SCRIPT, crash_engine
+from tests.console.served import TOKEN, serve_here
+from tests.console.visits import ask, post, wait_for
 from txn import Engine, Key, Mutation
 from txn.clock import ManualClock, SystemClock
-from txn.errors import NotApplied
 from txn.events import silent
 from txn.host.owner import name_owner
 from txn.model import Edit
@@ -38,10 +32,10 @@ from txn.protocol.statuses import SIX_PHASE, Status
 from txn.request import Request
 from txn.stores import open_store
 from txn.stores.base import Store
-from txn.testing.faulty import Fault, FaultyStore
+from txn.text import escape
 
 AGO_MS = 600_000
-DASH = "\u2013"
+BEARER = {"Authorization": f"Bearer {TOKEN}"}
 
 
 @pytest.fixture
@@ -73,6 +67,22 @@ def log_in(page: Page) -> None:
     page.get_by_role("link", name="log in to repair").click()
     page.get_by_label("Token").fill(TOKEN)
     page.get_by_role("main").get_by_role("button", name="Log in").click()
+
+
+def press_until(page: Page, name: str) -> None:
+    """Press Tab until what has this name has the focus, and then Enter."""
+    for _ in range(60):
+        page.keyboard.press("Tab")
+        if page.evaluate("document.activeElement.innerText?.trim()") == name:
+            page.keyboard.press("Enter")
+            return
+    raise AssertionError(f"Tab does not lead to {name!r}")
+
+
+def run_check(url: str, **form: str) -> str:
+    """Check; return the words of the page then."""
+    assert post(f"{url}/fsck", {"grace": "0s"} | form).status == 303
+    return wait_for(f"{url}/fsck", "Results of the last check").words
 
 
 def test_from_the_banner_to_a_clean_store(url: str, browse: Browse, picture: Picture) -> None:
@@ -114,6 +124,41 @@ def test_from_the_banner_to_a_clean_store(url: str, browse: Browse, picture: Pic
     assert ask(f"{url}/fsck/repair?left=1").status == 400
 
 
+def test_findings_are_repaired_with_the_keyboard_alone(
+    url: str, store: Store, browse: Browse
+) -> None:
+    """Who cannot use a mouse can check, mark, log in on the way, confirm, and see what was done."""
+    page = browse(f"{url}/fsck")
+    page.get_by_label("Grace", exact=True).fill("0s")
+    page.get_by_label("Data tables to scan").fill("stock")
+    page.get_by_role("button", name="Check", exact=True).last.press("Enter")
+    expect(page.get_by_role("heading", name="Results of the last check")).to_be_visible()
+    found = page.get_by_role("region", name="undecided", exact=True)
+    found.get_by_role("checkbox").first.press("Space")
+    press_until(page, "Repair marked…")
+    expect(page.get_by_text("abort it and release its locks")).to_be_visible()
+    press_until(page, "log in to repair")
+    page.get_by_label("Token").press_sequentially(TOKEN)
+    page.keyboard.press("Enter")
+    expect(page.get_by_text("abort it and release its locks")).to_be_visible()
+    press_until(page, "Repair this")
+    expect(found.get_by_text("rolled back")).to_be_visible()
+    assert found.get_by_role("link", name="Repair…").count() == 1
+    press_until(page, "Repair all…")
+    expect(page.get_by_role("heading", level=1, name="Repair all")).to_be_visible()
+    expect(page.get_by_role("region", name="What would be repaired")).to_contain_text("roll it")
+    press_until(page, "Repair all")
+    expect(page.get_by_role("heading", name="Results of the last repair")).to_be_visible()
+    assert page.url == f"{url}/fsck"
+    kinds = page.get_by_role("region", name="Findings by kind").get_by_role("row")
+    for kind in ("undecided", "decided"):
+        row = kinds.filter(has=page.get_by_role("rowheader", name=kind, exact=True))
+        assert row.get_by_role("cell").all_inner_texts()[:4] == ["1", "1", "0", "0"]
+    cell = Engine(store, table="stock").read([key := Key("c", "d", "count")])[key]
+    assert cell is not None and cell.value == b"8"
+    assert "clean : no problems found." in run_check(url, tables="stock")
+
+
 def test_a_transaction_is_repaired_from_its_own_page(
     url: str, browse: Browse, picture: Picture
 ) -> None:
@@ -129,15 +174,10 @@ def test_a_transaction_is_repaired_from_its_own_page(
     expect(page.get_by_role("row", name="Last repair rolled forward")).to_be_visible()
     assert page.url == address
     expect(page.get_by_role("row", name="Status 5-COMPLETE")).to_be_visible()
-    page.goto(f"{url}/fsck")
-    jobs = page.get_by_role("region", name="Checks and repairs").locator("tbody tr")
-    expect(jobs).to_have_count(1)
-    expect(jobs).to_contain_text("repair of")
-    expect(jobs).to_contain_text("rolled forward")
-    number = address.partition("=")[2]
-    again = ask(f"{url}/fsck/repair?id={number}")
+    shown = wait_for(f"{url}/fsck", "2 left by dead clients").words
+    assert re.search("Checks and repairs.* repair of .* rolled forward", shown), shown
+    again = ask(f"{url}/fsck/repair?id={address.partition('=')[2]}")
     assert (again.status, "there is nothing to repair" in again.body) == (400, True)
-    expect(page.get_by_role("region", name="Left by dead clients")).to_contain_text("2 left by")
 
 
 @pytest.mark.parametrize("viewport", [WIDE, NARROW])
@@ -189,22 +229,32 @@ def test_a_search_is_sorted_by_each_column(url: str) -> None:
     statuses = read_column(url, "-status", "Status")
     assert statuses == ["5-COMPLETE", "2-ASSERTED, left", *["1-LOCKED, left"] * 2]
     started = read_column(url, "started", "Started")
-    assert (
-        read_column(url, "age", "Started")
-        == started[::-1]
-        == read_column(url, "-started", "Started")
-    )
+    for sort in ("age", "-started"):
+        assert read_column(url, sort, "Started") == started[::-1]
     body = ask(f"{url}&sort=status").body
     assert 'aria-sort="ascending"><a href="/transactions?table=stock&amp;sort=-status">' in body
     assert "Only the 4 transactions of this page are sorted" in body
     assert ask(f"{url}&sort=size").status == 400
 
 
-@pytest.mark.parametrize("query", ["marked=1", "check=1&marked=1", "marked=1&id="])
-def test_nothing_marked_is_not_everything(query: str, url: str) -> None:
-    """The button beside it repairs all."""
+@pytest.mark.parametrize(
+    ("query", "words"),
+    [
+        ("marked=1", "nothing was marked"),
+        ("check=1&marked=1", "nothing was marked"),
+        ("marked=1&id=", "nothing was marked"),
+        ("", ""),
+        ("check=x", ""),
+        ("check=999999", "check again"),
+        ("check=-1", ""),
+    ],
+)
+def test_what_was_not_marked_or_is_not_known_is_not_repaired(
+    query: str, words: str, url: str
+) -> None:
+    """The button beside it repairs all; and a page may have been open for days."""
     answer = ask(f"{url}/fsck/repair?{query}")
-    assert (answer.status, "nothing was marked" in answer.body) == (400, True)
+    assert (answer.status, words in answer.words) == (400, True)
 
 
 def test_what_is_over_is_left_out_of_what_was_marked(url: str) -> None:
@@ -218,82 +268,80 @@ def test_what_is_over_is_left_out_of_what_was_marked(url: str) -> None:
     assert (many.status, "too many are marked" in many.body) == (400, True)
 
 
-def test_who_waits_for_whom_is_shown_as_a_tree(url: str, store: Store, browse: Browse) -> None:
+@pytest.mark.parametrize(
+    ("form", "words"),
+    [
+        ({"grace": "soon"}, "a duration is a number and ms, s, m, h or d"),
+        ({"tables": "absent"}, "absent"),
+    ],
+)
+def test_a_wrong_field_is_named_and_nothing_is_begun(
+    form: dict[str, str], words: str, url: str
+) -> None:
+    answer = post(f"{url}/fsck", form)
+    assert (answer.status, words in answer.body) == (400, True)
+    assert "No check has run since the console started." in ask(f"{url}/fsck").body
+
+
+def test_what_is_young_is_told_and_left_alone(url: str, store: Store) -> None:
+    """A client may be at work: no repair is offered for it."""
+    crash_engine(store, Status.LOCKED, (b"young",))
+    shown = run_check(url, grace="1d")
+    assert "Unfinished and ignored: 3 undecided, 1 decided." in shown
+    assert "Repair…" not in shown and "Repair all" not in shown.partition("Results")[2]
+
+
+def test_hostile_keys_are_shown_and_not_run(url: str, store: Store, browse: Browse) -> None:
+    """Keys and values are anybody's bytes; a page that ran them would do what their writer wants
+    with the rights of whoever looks. What only a person can judge has no repair."""
+    left = crash_engine(store, Status.LOCKED, HOSTILE)
+    edits = [Edit(Key(row, "d", "x_lock", "stock"), b"<b>mine</b>\xff", 5) for row in HOSTILE]
+    store.write(edits)
+    run_check(url, tables="stock")
+    page = browse(f"{url}/fsck")
+    keys = page.get_by_role("region", name="foreign-cell", exact=True)
+    for text in (SCRIPT.decode(), QUOTES.decode(), r"\xff\x00{{ 7*7 }}"):
+        expect(keys.get_by_text(text, exact=False).first).to_be_visible()
+    expect(keys.get_by_text("needs manual inspection").first).to_be_visible()
+    assert keys.get_by_role("link", name="Repair…").count() == 0
+    links = keys.get_by_role("link").all()
+    assert all((link.get_attribute("href") or "").startswith("/key?key=stock%2F") for link in links)
+    expect(page.locator("main script, main img")).to_have_count(0)
+    for row in (SCRIPT, QUOTES, BYTES):
+        page.goto(f"{url}/transaction?id={quote(left)}")
+        expect(page.locator("main script, main img")).to_have_count(0)
+        link = page.get_by_role("region", name="Mutations").get_by_role("link")
+        link.nth(HOSTILE.index(row)).click()
+        expect(page.get_by_role("heading", level=1)).to_contain_text(escape(row))
+        expect(page.get_by_role("row", name=re.compile("^Lock held by"))).to_be_visible()
+        expect(page.locator("main script, main img")).to_have_count(0)
+
+
+def test_who_waits_for_whom_is_shown_as_a_tree(url: str, store: Store) -> None:
     """From the one that holds up all others, which may be dead."""
     now_ms = SystemClock().wall_ms()
-    rows = {name: new_row_key(now_ms, at) for at, name in enumerate(("first", "second", "third"))}
-    wanted = {"first": (b"a", b"k"), "second": (b"k",), "third": (b"l",)}
-    for name, row_key in rows.items():
-        keys = [Key(row, b"d", b"count", b"stock") for row in wanted[name]]
+    first, second, third, gone = (new_row_key(now_ms, at) for at in (0, 1, 2, 9))
+    for row_key, rows in ((first, (b"a", b"k")), (second, (b"k",)), (third, (b"l",))):
+        keys = [Key(row, b"d", b"count", b"stock") for row in rows]
         buffer = encode_buffer(Request(tuple(Mutation(key, b"1") for key in keys)), AGO_MS)
         cells = {b"status": b"0-WRITTEN", b"buffer": buffer}
         store.write(
             [Edit(column(b"txn", row_key, c), value, now_ms - 5_000) for c, value in cells.items()]
         )
-    holders = {b"k": rows["first"], b"l": new_row_key(now_ms, 9)}
-    locks = {Key(row, b"d", b"count_lock", b"stock"): holder for row, holder in holders.items()}
-    store.write([Edit(lock, holder, now_ms) for lock, holder in locks.items()])
-    page = browse(f"{url}/")
-    tree = page.get_by_role("heading", name="Waiting transactions").locator("+ ul")
-    below = tree.locator("li").nth(0).locator("li")
-    expect(tree).to_contain_text("1-LOCKED left by a dead client")
-    expect(below.nth(0)).to_contain_text("0-WRITTEN waits for stock/a/d:count")
-    expect(below.nth(0).locator("li")).to_contain_text("0-WRITTEN waits for stock/k/d:count")
-    expect(page.locator("main > div > ul.tree > li").last).to_contain_text("no status")
-    expect(page.get_by_role("region", name="Left by dead clients")).to_contain_text("3 left by")
-
-
-def test_the_overview_has_the_latency_of_each_phase(url: str, browse: Browse) -> None:
-    """And says from how many transactions."""
-    page = browse(f"{url}/")
-    table = page.get_by_role("region", name="Latency by phase")
-    heads = ["Phase", "p50", "p95", "p99", "Sampled"]
-    expect(table.get_by_role("columnheader")).to_have_text(heads)
-    expect(table.get_by_role("row", name="lock under 1 ms")).to_be_visible()
-
-
-def test_the_keys_page_lists_the_tables(url: str, browse: Browse) -> None:
-    """With what the store can tell of their size, and a dash for the rest."""
-    page = browse(f"{url}/key")
-    row = page.get_by_role("region", name="Tables").get_by_role("row", name="stock")
-    cells = row.get_by_role("cell").all_inner_texts()
-    assert cells[0] == DASH
-    assert int(cells[1]) > 3
-    row.get_by_role("link", name="stock").click()
-    expect(page.get_by_role("region", name="Keys")).to_contain_text("stock/apple/d:count")
-
-
-def test_an_old_look_does_not_make_the_living_dead(store: Store, clock: ManualClock) -> None:
-    """The first page after a break shows what was read before it."""
-    crash_engine(store, Status.LOCKED, [b"a"], clock)
-    context = Context(store, b"txn", clock, random.Random(1), Policy(), silent, SIX_PHASE)
-    with closing(Console(ConsoleSettings("memory://", TOKEN), context)) as console:
-        console.background.visit()
-        due_s = time.monotonic() + PATIENCE_S
-        while console.background.unfinished is None and time.monotonic() < due_s:
-            time.sleep(0.01)
-        console.background.close()
-        app = Starlette()
-        app.state.console = console
-        clock.advance(AGO_MS)
-        facts = show_overview(HttpRequest({"type": "http", "app": app}))
-    ((_, silent_ms, _, owner),) = facts["oldest"]
-    assert (silent_ms, owner) == (0, "alive: within its lock TTL")
-
-
-class StoreWithoutMaster(FaultyStore):
-    def list_tables(self) -> list[bytes]:
-        raise NotApplied("the master does not answer")
-
-
-def test_a_key_can_be_shown_while_the_tables_cannot_be_listed(store: Store) -> None:
-    """Only the list needs the master of a cluster, so the page still has its forms."""
-    masterless = StoreWithoutMaster(store, lambda call: Fault())
-    context = Context(
-        masterless, b"txn", SystemClock(), random.Random(1), PATIENT, silent, SIX_PHASE
+    for row, holder in ((b"k", first), (b"l", gone)):
+        store.write([Edit(Key(row, b"d", b"count_lock", b"stock"), holder, now_ms)])
+    waits = (
+        r"1-LOCKED left by a dead client \S+ 0-WRITTEN waits for stock/a/d:count"
+        r" \S+ 0-WRITTEN waits for stock/k/d:count \S+ no status \S+ 0-WRITTEN waits"
     )
-    with serve_here(context) as url:
-        page = ask(f"{url}/key")
-    assert page.status == 200
-    assert "The tables cannot be listed: the master does not answer" in page.body
-    assert 'name="key"' in page.body
+    shown = wait_for(f"{url}/", f"Waiting transactions .*{waits}")
+    assert "3 left by dead clients" in shown.words
+
+
+def test_what_the_doctor_says_is_shown_and_kept(url: str) -> None:
+    """Each verdict with how to mend it, and a table that is not there is one of them."""
+    assert "log in to run it" in ask(f"{url}/doctor").words
+    for tables, verdict in (("stock absent", "table absent"), ("stock <b>", "table <b>")):
+        assert post(f"{url}/doctor", {"tables": tables}, BEARER).status == 303
+        shown = wait_for(f"{url}/doctor", f"Results .*table stock, family d .*{verdict} ").words
+        assert "fine" in shown and "txn table create" in shown
