@@ -1,4 +1,4 @@
-"""A Spark application in a process of its own, on any master, whose parts can be killed.
+"""A Spark application in a process of its own, whose parts can be killed.
 
 `Application` is its outside: it has named functions called there, `module:function`, with the
 session and arguments that JSON can write. Executors are found among the descendants of its JVM.
@@ -20,7 +20,6 @@ from threading import Thread
 from typing import Any
 
 import psutil
-import pyspark
 from pyspark import SparkConf, SparkContext
 
 from tests.integration.hbase import QUICK_JAVA
@@ -28,11 +27,9 @@ from txn.host.java import find_java_home
 from txn.spark.session import local_session
 
 ROOT = Path(__file__).parents[2]
-CLUSTER = "local-cluster[2,1,1024]"
-"""Two executors of a core each, which are processes of their own: two at once, killed apart."""
 HOSTS = "hosts"
-"""The same on two addresses of this machine, which Spark takes for two hosts: only so does a task
-that straggles get a copy, as that is never where the task itself is."""
+"""Two executors of a core each, on two addresses of this machine, which Spark takes for two hosts:
+only so does a task that straggles get a copy, as that is never where the task itself is."""
 ADDRESSES = ("127.0.0.1", "127.0.0.2")
 ENDS_WITHIN_S = 60
 HAPPENS_WITHIN_S = 300  # the first task of a job needs its time on a busy machine
@@ -65,12 +62,12 @@ class Application:
         self._process.stdin.write(json.dumps([function, arguments]) + "\n")
         self._process.stdin.flush()
 
-    def wait(self, within_s: float = HAPPENS_WITHIN_S) -> Any:
+    def wait(self) -> Any:
         """Return what the function returned, or raise JobFailedError."""
         try:
-            line = self._answers.get(timeout=within_s)
+            line = self._answers.get(timeout=HAPPENS_WITHIN_S)
         except Empty:
-            raise TimeoutError(f"no answer of the application within_s={within_s}") from None
+            raise TimeoutError("no answer of the application") from None
         if not line:
             raise JobFailedError("the application has ended")
         answer = json.loads(line)
@@ -87,18 +84,15 @@ class Application:
         """Return the executors of a cluster that live now."""
         return [each for each in self._list_descendants() if EXECUTOR in _command(each)]
 
-    def kill_executor(self, place: int = 0) -> int:
-        """Kill an executor and its Python workers, as a machine that stops; return its process."""
-        executor = self.list_executors()[place]
+    def kill_executor(self) -> None:
+        """Kill an executor and its Python workers, as a machine that stops."""
+        executor = self.list_executors()[0]
         _kill([executor, *executor.children(recursive=True)])
-        return executor.pid
 
-    def kill_worker(self) -> int:
-        """Kill a Python worker that runs a task; return its process."""
+    def kill_worker(self) -> None:
+        """Kill a Python worker that runs a task."""
         workers = (each for each in self._list_descendants() if WORKER in _command(each))
-        worker = max(workers, key=lambda each: each.create_time())  # the oldest starts the others
-        _kill([worker])
-        return worker.pid
+        _kill([max(workers, key=lambda each: each.create_time())])  # the oldest starts the others
 
     def kill(self) -> None:
         """Kill the whole application: the driver, its JVM, executors and Python workers, at once,
@@ -127,16 +121,12 @@ class Application:
 
 @contextmanager
 def run_application(
-    folder: Path,
-    master: str | None = CLUSTER,
-    *,
-    failures: int = 4,
-    settings: Mapping[str, str] | None = None,
+    folder: Path, master: str | None, settings: Mapping[str, str] | None = None
 ) -> Iterator[Application]:
     """Start an application; afterwards it has ended, with all its processes.
 
-    folder: for all that Spark writes. master: None: tasks run in the driver's JVM. failures: how
-    often a task may fail. No task begins before all executors are there.
+    folder: for all that Spark writes. master: None: tasks run in the driver's JVM. No task begins
+    before all executors are there.
     """
     folder.mkdir(parents=True, exist_ok=True)
     every = {
@@ -144,12 +134,17 @@ def run_application(
         "spark.executor.extraJavaOptions": QUICK_JAVA,
         **(settings or {}),
     }
-    given = json.dumps([str(folder), master, failures, every])
+    path = os.pathsep.join([str(ROOT), *filter(None, [os.environ.get("PYTHONPATH")])])
     with open(folder / "errors", "a") as errors:
         process = subprocess.Popen(
-            [sys.executable, "-m", "tests.integration.spark_cluster", given],
+            [
+                sys.executable,
+                "-m",
+                "tests.integration.spark_cluster",
+                json.dumps([str(folder), master, every]),
+            ],
             cwd=ROOT,
-            env={**os.environ, "PYTHONPATH": _path(), "SPARK_HOME": str(_make_home(folder))},
+            env={**os.environ, "PYTHONPATH": path},
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
             stderr=errors,
@@ -164,28 +159,13 @@ def run_application(
             application.close()
 
 
-def wait_until(is_so: Callable[[], bool], within_s: float = HAPPENS_WITHIN_S) -> None:
+def wait_until(is_so: Callable[[], bool]) -> None:
     """Call the function until it says yes; TimeoutError where it does not in time."""
-    due = time.monotonic() + within_s
+    due = time.monotonic() + HAPPENS_WITHIN_S
     while not is_so():
         if time.monotonic() > due:
-            raise TimeoutError(f"it has not come to that within_s={within_s}")
+            raise TimeoutError("it has not come to that")
         time.sleep(0.02)
-
-
-def _path() -> str:
-    return os.pathsep.join([str(ROOT), os.environ.get("PYTHONPATH", "")]).rstrip(os.pathsep)
-
-
-def _make_home(folder: Path) -> Path:
-    """Workers of a local cluster keep their files in Spark's home: this one is the test's."""
-    home = folder / "home"
-    home.mkdir(exist_ok=True)
-    for name in ("bin", "jars", "python"):
-        source = Path(pyspark.__file__).parent / name
-        if source.exists() and not (home / name).exists():
-            (home / name).symlink_to(source)
-    return home
 
 
 def _command(process: psutil.Process) -> str:
@@ -197,29 +177,26 @@ def _command(process: psutil.Process) -> str:
 
 def _kill(processes: list[psutil.Process]) -> None:
     for each in processes:
-        try:
+        with suppress(psutil.NoSuchProcess):
             each.kill()
-        except psutil.NoSuchProcess:
-            continue
     psutil.wait_procs(processes, timeout=ENDS_WITHIN_S)
 
 
 def main() -> None:
     """The process, from inside."""
-    folder, master, failures, settings = json.loads(sys.argv[1])
+    folder, master, settings = json.loads(sys.argv[1])
     if master == HOSTS:
         master = _start_hosts(Path(folder))
     with local_session(
-        "application", Path(folder), master=master, failures=failures, config=settings
+        "application", Path(folder), master=master, failures=4, config=settings
     ) as spark:
         _answer(result=READY)
         for line in sys.stdin:
             name, arguments = json.loads(line)
             module, _, function = name.partition(":")
             try:
-                _answer(
-                    result=getattr(importlib.import_module(module), function)(spark, **arguments)
-                )
+                called = getattr(importlib.import_module(module), function)
+                _answer(result=called(spark, **arguments))
             except Exception as error:  # noqa: BLE001
                 _answer(error=f"{type(error).__name__}: {error}")
 

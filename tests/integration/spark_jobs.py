@@ -10,7 +10,7 @@ import signal
 import time
 from collections.abc import Iterable
 from dataclasses import asdict, dataclass
-from functools import partial
+from functools import cache, partial
 from pathlib import Path
 from typing import Any
 
@@ -20,7 +20,10 @@ from pyspark.sql.functions import udf
 from pyspark.sql.types import LongType
 
 from tests.docs.blocks import ROOT, list_python
+from tests.integration.gate import Gate
 from txn import Key, Mutation, OptimisticTransaction, Policy, connect
+from txn.locks import LockManager, Waiting, open_manager
+from txn.locks.spark import locked_sql, session_requests
 from txn.spark import (
     Counts,
     bind_partition,
@@ -38,6 +41,8 @@ SMALL_BATCHES = {
 }
 """Settings with which a task commits its first rows long before it has read the last ones."""
 HANGS_S = 300
+LEASE_MS = 60_000
+PATIENT = Waiting(retries=10_000, pause_ms=50, deadline_ms=120_000)
 BANK = "docs/howto/spark.md"
 
 
@@ -97,10 +102,9 @@ def write_range(
     """Write a range of rows, in partitions, with some trouble; return what was counted."""
     register(spark)
     counts = Counts.of(spark)
-    frame = spark.range(0, rows, 1, parts)
-    frame = _make_trouble(frame, trouble).selectExpr("id", "string(id) v")
-    given = {**options, "counts": counts.name_accumulator()}
-    frame.write.format("txn").mode("append").options(**given).save()
+    frame = _make_trouble(spark.range(0, rows, 1, parts), trouble).selectExpr("id", "string(id) v")
+    counted = {} if "atomic" in options else {"counts": counts.name_accumulator()}
+    frame.write.format("txn").mode("append").options(**options, **counted).save()
     return asdict(counts.summary())
 
 
@@ -112,37 +116,26 @@ def write_stream(
     options: dict[str, Any],
     trouble: dict[str, Any] | None = None,
 ) -> dict[str, int]:
-    """Write the files of a folder that are there, one a micro batch; return what was counted."""
+    """Write the files of a folder that are there, one a micro batch; return what was counted. With
+    `atomic` a batch is of two tasks, all at once, and rows meet the trouble from the second one on.
+    """
     register(spark)
     counts = Counts.of(spark)
-    stream = spark.readStream.schema("id long").option("maxFilesPerTrigger", 1).csv(source)
-    frame = _make_trouble(stream, trouble).selectExpr("id", "string(id) v")
-    given = {**options, "counts": counts.name_accumulator(), "checkpointLocation": checkpoint}
-    query = frame.writeStream.format("txn").options(**given).trigger(availableNow=True).start()
-    query.awaitTermination()
-    return asdict(counts.summary())
-
-
-def write_batches_atomically(
-    spark: SparkSession,
-    *,
-    source: str,
-    checkpoint: str,
-    options: dict[str, Any],
-    trouble: dict[str, Any] | None = None,
-) -> None:
-    """Write the files of a folder that are there, each as a micro batch of two tasks, all at once;
-    rows meet the trouble from the second batch on."""
-    register(spark)
-    stream = spark.readStream.schema("id long").option("maxFilesPerTrigger", 1).csv(source)
-    write = make_batch_writer({**options, "atomic": "true"})
+    files = spark.readStream.schema("id long").option("maxFilesPerTrigger", 1).csv(source)
 
     def write_batch(frame: DataFrame, number: int) -> None:
         met = _make_trouble(frame.repartition(2), trouble if number else None)
-        write(met.selectExpr("id", "string(id) v"), number)
+        make_batch_writer(options)(met.selectExpr("id", "string(id) v"), number)
 
-    writer = stream.writeStream.foreachBatch(write_batch).trigger(availableNow=True)
-    writer.option("checkpointLocation", checkpoint).start().awaitTermination()
+    if "atomic" in options:
+        writer = files.writeStream.foreachBatch(write_batch)
+    else:
+        frame = _make_trouble(files, trouble).selectExpr("id", "string(id) v")
+        counted = {"counts": counts.name_accumulator()}
+        writer = frame.writeStream.format("txn").options(**options, **counted)
+    writer = writer.option("checkpointLocation", checkpoint).trigger(availableNow=True)
+    writer.start().awaitTermination()
+    return asdict(counts.summary())
 
 
 def add_file(source: Path, name: str, rows: range) -> None:
@@ -160,21 +153,6 @@ def _make_trouble(frame: DataFrame, trouble: dict[str, Any] | None) -> DataFrame
     # Without types, by which Spark would look for another kind of function.
     meet = udf(lambda row: given.meet(row), LongType())  # noqa: PLW0108
     return frame.withColumn("id", meet("id"))
-
-
-def write_atomically(
-    spark: SparkSession,
-    *,
-    rows: int,
-    parts: int,
-    options: dict[str, Any],
-    trouble: dict[str, Any] | None = None,
-) -> None:
-    """Write a range of rows, in partitions, all at once."""
-    register(spark)
-    frame = _make_trouble(spark.range(0, rows, 1, parts), trouble).selectExpr("id", "string(id) v")
-    given = {"atomic": "true", **options}
-    frame.write.format("txn").mode("append").options(**given).save()
 
 
 def run_range(
@@ -221,17 +199,15 @@ def run_range(
     return asdict(counts.summary())
 
 
-def run_bank(
-    spark: SparkSession, *, place: dict[str, str], transfers: int, lock_ttl_ms: int = 500
-) -> dict[str, int]:
-    """Run the bank of the page about Spark, with so many transfers, and locks that are given up so
-    soon; return what was counted. place: the store, and the transaction table, which is the
-    beginning of the names of all others as well."""
+def run_bank(spark: SparkSession, *, place: dict[str, str], transfers: int) -> dict[str, int]:
+    """Run the bank of the page about Spark, with so many transfers, and locks that are soon given
+    up; return what was counted. place: the store, and the transaction table, which is the beginning
+    of the names of all others as well."""
     register(spark)
     uri, name = place["uri"], place["transactions"]
     names: dict[str, Any] = {"spark": spark, "__name__": "__main__"}
     names["connect"] = partial(connect, transactions=name)
-    names["more"] = {"transactions": name, "policy": Policy(lock_ttl_ms=lock_ttl_ms)}
+    names["more"] = {"transactions": name, "policy": Policy(lock_ttl_ms=500)}
     instead = {
         "embedded:///data": uri,
         '"accounts"': f'"{name}-accounts"',
@@ -246,3 +222,37 @@ def run_bank(
         code = code.replace(old, new)
     exec(code, names)
     return asdict(names["summary"])
+
+
+def run_statement(
+    spark: SparkSession,
+    *,
+    sql: str,
+    name: str,
+    locks: str | None = None,
+    patient: bool = True,
+    gate: str | None = None,
+) -> list[Any]:
+    """Return the first column of a statement's rows.
+
+    name: of the application. locks: the manager whose locks to take for it. patient: whether to
+    wait for them. gate: the folder of the gate that it may call.
+    """
+    if gate is not None:
+        Gate(Path(gate)).register(spark)
+    if locks is None:
+        return [row[0] for row in spark.sql(sql).collect()]
+    waiting = PATIENT if patient else Waiting(retries=0)
+    return [row[0] for row in locked_sql(spark, _open_locks(locks, name), sql, waiting=waiting)]
+
+
+def explain_locks(spark: SparkSession, *, sql: str) -> list[str]:
+    """Return what a statement would lock."""
+    return [str(request) for request in session_requests(spark, sql)]
+
+
+@cache
+def _open_locks(uri: str, name: str) -> LockManager:
+    """Return the manager of this process, which ends with it."""
+    lease = "session_ms" if uri.startswith("zookeeper") else "lease_ms"
+    return open_manager(uri, name=name, **{lease: LEASE_MS})

@@ -5,7 +5,8 @@ from __future__ import annotations
 from collections import Counter
 
 from txn import Key, Mutation, Request, Some
-from txn.protocol.row import decode_row, is_row_key
+from txn.protocol.row import decode_row, is_row_key, parent_of
+from txn.protocol.statuses import Status
 from txn.stores import open_store
 
 
@@ -20,14 +21,24 @@ def token(row: int) -> str:
     return f"row/{row}"
 
 
-def statuses(uri: str) -> Counter[str]:
-    """Return how many transaction rows have each status."""
+def list_statuses(
+    uri: str, transactions: str = "txn"
+) -> tuple[list[Status | None], Counter[Status | None]]:
+    """Return the statuses of transactions, and those of parts."""
     store = open_store(uri)
     try:
-        rows = [decode_row(row) for row in store.scan(b"txn") if is_row_key(row.row)]
-        return Counter(str(row.status) for row in rows)
+        found = [row for row in store.scan(transactions.encode()) if is_row_key(row.row)]
     finally:
         store.close()
+    rows = [decode_row(row) for row in found]
+    wholes = [row.status for row in rows if parent_of(row.row_key) is None]
+    return wholes, Counter(row.status for row in rows if parent_of(row.row_key))
+
+
+def statuses(uri: str) -> Counter[str]:
+    """Return how many transaction rows have each status."""
+    wholes, parts = list_statuses(uri)
+    return Counter(str(status) for status in [*wholes, *parts.elements()])
 
 
 def patch_request(row: dict[str, object]) -> Request:

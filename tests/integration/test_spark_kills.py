@@ -1,9 +1,11 @@
-"""Whatever Spark does to executors, drivers and tasks, on a real HBase too: part of `make long`."""
+"""Whatever Spark does to executors, drivers and tasks, each row is committed once, and an atomic
+frame is there or not; on a real HBase too. The bank is the program of docs/howto/spark.md."""
 
 from __future__ import annotations
 
 import time
 import uuid
+from collections import Counter
 from collections.abc import Iterator
 from pathlib import Path
 from random import Random
@@ -22,25 +24,35 @@ from tests.integration.spark_cluster import (
     run_application,
     wait_until,
 )
-from tests.integration.spark_jobs import SMALL_BATCHES
-from tests.integration.test_spark_writer_apart import SPECULATION
+from tests.integration.spark_jobs import SMALL_BATCHES, add_file, run_bank, write_stream
+from tests.integration.spark_requests import list_statuses
 from txn import Engine, connect
 from txn.protocol.row import is_row_key
-from txn.protocol.statuses import ProtocolName
+from txn.protocol.statuses import ProtocolName, Status
 
 pytestmark = pytest.mark.long
 ROWS = 400
 PARTS = 10
 KILLS = 10
+TRANSFERS = 1_000
+ACCOUNTS = [f"account-{number}".encode() for number in range(20)]
 JOBS = "tests.integration.spark_jobs:"
+SPECULATION = {
+    "spark.speculation": "true",
+    "spark.speculation.interval": "100ms",
+    "spark.speculation.minTaskRuntime": "500ms",
+    "spark.speculation.multiplier": "1.2",
+    "spark.speculation.quantile": "0.5",
+}
 Options = dict[str, Any]
+every_protocol = pytest.mark.parametrize("protocol", get_args(ProtocolName))
 
 
 @pytest.fixture(scope="module")
 def application(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Application]:
     """Two executors, and a copy of each task that takes longer than others."""
     settings = {**SPECULATION, **SMALL_BATCHES}
-    with run_application(tmp_path_factory.mktemp("spark"), HOSTS, settings=settings) as application:
+    with run_application(tmp_path_factory.mktemp("spark"), HOSTS, settings) as application:
         yield application
 
 
@@ -65,17 +77,24 @@ def open_engine(options: Options) -> Engine:
     return connect(options["uri"], transactions=options["transactions"], create=False)
 
 
-def find_rows(options: Options) -> dict[int, list[int]]:
+def find_values(options: Options, table: str) -> dict[bytes, list[bytes]]:
     with open_engine(options) as engine:
-        return {
-            int(row.row): [int(cell.value) for cell in row.cells.values()]
-            for row in engine.scan(options["table"])
-        }
+        rows = engine.scan(table)
+        return {row.row: [cell.value for cell in row.cells.values()] for row in rows}
 
 
-def mend(options: Options) -> None:
+def find_rows(options: Options) -> dict[int, list[int]]:
+    found = find_values(options, options["table"]).items()
+    return {int(row): [int(value) for value in values] for row, values in found}
+
+
+def list_all(options: Options) -> tuple[list[Status | None], Counter[Status | None]]:
+    return list_statuses(options["uri"], options["transactions"])
+
+
+def mend(options: Options, *tables: str) -> None:
     """Repair what is there as if everybody had long been silent; then nothing is left."""
-    scan = [options["table"].encode()]
+    scan = [table.encode() for table in tables or [options["table"]]]
     with open_engine(options) as engine:
         for _ in range(2):
             list(repair_all(engine.context, check(engine.context, grace_ms=0, scan=scan)))
@@ -97,8 +116,8 @@ def assert_each_row_once(options: Options, counted: dict[str, int]) -> None:
 
 
 @pytest.mark.parametrize("way", ["write", "commit", "run"])
-@pytest.mark.parametrize("protocol", get_args(ProtocolName))
-@pytest.mark.parametrize("trouble", ["straggles", "exits", "executor", "driver"])
+@every_protocol
+@pytest.mark.parametrize("trouble", ["straggles", "fails", "exits", "executor", "driver"])
 def test_each_row_is_committed_once(  # noqa: PLR0917
     request: pytest.FixtureRequest,
     uri: str,
@@ -107,8 +126,9 @@ def test_each_row_is_committed_once(  # noqa: PLR0917
     protocol: ProtocolName,
     trouble: str,
 ) -> None:
-    """A straggler gets a copy, without which the job would not end; a worker ends itself; an
-    executor is killed; a driver is, with all it has, and another one does the job again."""
+    """A straggler gets a copy, without which the job would not end; a task fails, or its worker
+    ends itself; an executor is killed; a driver is, with all it has, and another one does the job
+    again."""
     options, gate = make_table(uri, protocol), tmp_path / "gate"
     if trouble == "driver":
         spark: SparkSession = request.getfixturevalue("spark")
@@ -124,10 +144,11 @@ def test_each_row_is_committed_once(  # noqa: PLR0917
         assert_each_row_once(options, counted)
         return
     application: Application = request.getfixturevalue("application")
-    met = {"attempts": 2, "dies_at": 150} if trouble == "exits" else {"hangs_at": 150}
+    ends_early = {"fails": "fails_at", "exits": "dies_at"}.get(trouble)
+    met = {"attempts": 2, ends_early: 150} if ends_early else {"hangs_at": 150}
     job, given = call(way, options, gate=str(gate), pause_ms=10, **met)
     application.start(JOBS + job, **given)
-    if trouble == "exits":
+    if ends_early:
         wait_until(lambda: 0 in find_rows(options))
         gate.touch()
     if trouble == "executor":
@@ -137,7 +158,24 @@ def test_each_row_is_committed_once(  # noqa: PLR0917
     assert_each_row_once(options, application.wait())
 
 
-@pytest.mark.parametrize("protocol", get_args(ProtocolName))
+@every_protocol
+def test_an_atomic_frame_outlives_executors_and_has_copies_of_tasks(
+    application: Application, uri: str, protocol: ProtocolName
+) -> None:
+    """Attempts of a task write the same parts, one after the other and beside each other."""
+    options = {**make_table(uri, protocol), "part_keys": "40", "atomic": "true"}
+    trouble = {"pause_ms": 25, "attempts": 2}
+    application.start(JOBS + "write_range", rows=ROWS, parts=3, options=options, trouble=trouble)
+    wait_until(lambda: list_all(options)[1].total() >= 4)
+    application.kill_executor()
+    application.wait()
+    wholes, parts = list_all(options)
+    assert wholes == [Status.COMPLETE] and parts.keys() == {Status.COMPLETE}
+    mend(options)
+    assert len(find_rows(options)) == ROWS
+
+
+@every_protocol
 def test_an_atomic_frame_is_there_or_not_after_each_kill(
     uri: str, tmp_path: Path, protocol: ProtocolName
 ) -> None:
@@ -145,9 +183,9 @@ def test_an_atomic_frame_is_there_or_not_after_each_kill(
     seed = Random()
     found = []
     for kill in range(KILLS):
-        options = {**make_table(uri, protocol), "part_keys": "40"}
+        options = {**make_table(uri, protocol), "part_keys": "40", "atomic": "true"}
         with run_application(tmp_path / f"spark-{kill}", "local[2]") as application:
-            application.start(JOBS + "write_atomically", rows=ROWS, parts=3, options=options)
+            application.start(JOBS + "write_range", rows=ROWS, parts=3, options=options)
             least = seed.randint(1, PARTS)
             if kill % 2:
                 wait_until(lambda: bool(find_rows(options)))  # noqa: B023
@@ -166,3 +204,93 @@ def count_transactions(options: Options) -> int:
     with open_engine(options) as engine:
         rows = engine.context.store.scan(options["transactions"].encode())
         return sum(is_row_key(row.row) for row in rows)
+
+
+def test_a_stream_whose_driver_is_killed_writes_each_row_once(
+    spark: SparkSession, uri: str, tmp_path: Path
+) -> None:
+    """The next driver runs the batch again, by the same names."""
+    options = {**make_table(uri, "six-phase"), "batchSize": "20"}
+    add_file(tmp_path / "source", "a", range(ROWS))
+    given = {"source": f"{tmp_path}/source", "checkpoint": f"{tmp_path}/checkpoint"}
+    with run_application(tmp_path / "spark", "local[2]", SMALL_BATCHES) as application:
+        trouble = {"pause_ms": 30}
+        application.start(JOBS + "write_stream", **given, options=options, trouble=trouble)
+        wait_until(lambda: len(find_rows(options)) >= 60)
+        application.kill()
+    assert_each_row_once(options, write_stream(spark, **given, options=options))
+
+
+def test_an_atomic_batch_happens_once_or_not_at_all(
+    spark: SparkSession, uri: str, tmp_path: Path
+) -> None:
+    """The driver is killed in the second batch, when a task has written its part."""
+    for number in range(2):
+        add_file(tmp_path / "source", f"{number}", range(number * 20, number * 20 + 20))
+    options = {**make_table(uri, "six-phase"), "lock_ttl_ms": "1000", "atomic": "true"}
+    given = {"source": f"{tmp_path}/source", "checkpoint": f"{tmp_path}/checkpoint"}
+
+    def is_in_second_batch() -> bool:
+        wholes, parts = list_all(options)
+        return Status.COMPLETE in wholes and parts[Status.PART] > 0
+
+    with run_application(tmp_path / "spark", "local[2]") as application:
+        trouble = {"pause_ms": 500}
+        application.start(JOBS + "write_stream", **given, options=options, trouble=trouble)
+        wait_until(is_in_second_batch)
+        application.kill()
+    assert list_all(options)[0] == [Status.COMPLETE, Status.WRITTEN]
+    assert len(find_rows(options)) == 20
+    write_stream(spark, **given, options=options)
+    assert Counter(list_all(options)[0]) == {Status.COMPLETE: 2, Status.ABORTED: 1}
+    assert len(find_rows(options)) == 40
+
+
+def count_transfers(options: Options) -> int:
+    """Return how many are decided; it takes a moment, as a poll should."""
+    time.sleep(0.2)
+    table = f"{options['transactions']}-transfers"
+    with open_engine(options) as engine:
+        if engine.context.store.describe(table.encode()) is None:
+            return 0
+        return sum(1 for _ in engine.scan(table))
+
+
+@every_protocol
+def test_the_bank_of_the_page_is_killed_and_has_the_right_sum(
+    spark: SparkSession, uri: str, tmp_path: Path, protocol: ProtocolName
+) -> None:
+    """This is what the library is for: transfers from Spark, each once, whoever dies."""
+    place = {"uri": uri, "transactions": f"t{uuid.uuid4().hex[:8]}"}
+    connect(**place, protocol=protocol).close()  # type: ignore[arg-type]
+    tables = [f"{place['transactions']}-{name}" for name in ("accounts", "transfers")]
+    with run_application(tmp_path / "spark", HOSTS) as application:
+        application.start(JOBS + "run_bank", place=place, transfers=TRANSFERS)
+        kills = (application.kill_worker, application.kill_executor, application.kill)
+        for left, kill in zip((8, 6, 4), kills, strict=True):
+            wait_until(lambda: count_transfers(place) >= TRANSFERS // left)  # noqa: B023
+            kill()
+        with pytest.raises(JobFailedError):
+            application.wait()
+    mend(place, *tables)
+    counted = run_bank(spark, place=place, transfers=TRANSFERS)
+    assert counted["committed"] + counted["repeated"] == TRANSFERS
+    assert counted["repeated"] > 0 and counted["committed"] > 0
+    mend(place, *tables)
+    assert_books_balance(*(find_values(place, table) for table in tables))
+
+
+def assert_books_balance(
+    accounts: dict[bytes, list[bytes]], transfers: dict[bytes, list[bytes]]
+) -> None:
+    """Each transfer was decided once, and the balances are what the paid ones make of them."""
+    states = {int(number): value for number, [value] in transfers.items()}
+    assert sorted(states) == list(range(TRANSFERS))
+    assert set(states.values()) == {b"paid", b"refused"}
+    expected = dict.fromkeys(ACCOUNTS, 100)
+    for number, state in states.items():
+        if state == b"paid":
+            expected[ACCOUNTS[number % 20]] -= number % 50
+            expected[ACCOUNTS[number * 7 % 19]] += number % 50
+    assert {account: int(value) for account, [value] in accounts.items()} == expected
+    assert min(expected.values()) >= 0 and sum(expected.values()) == 2000
