@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-from collections import Counter
 from pathlib import Path
 from typing import Any
 
@@ -12,21 +11,11 @@ from pyspark.sql import SparkSession
 
 from recovery import check
 from recovery.findings import Severity
-from tests.integration.spark_cluster import run_application, wait_until
-from tests.integration.spark_jobs import (
-    SMALL_BATCHES,
-    add_file,
-    write_batches_atomically,
-    write_stream,
-)
-from tests.integration.spark_requests import statuses
-from tests.integration.test_spark_atomic import list_statuses
+from tests.integration.spark_jobs import add_file, write_stream
+from tests.integration.spark_requests import list_statuses, statuses
 from txn import InvalidRequestError, Key, Mutation, connect
 from txn.protocol.statuses import Status
 from txn.spark import make_batch_writer, register
-
-WRITE = "tests.integration.spark_jobs:write_stream"
-WRITE_ATOMICALLY = "tests.integration.spark_jobs:write_batches_atomically"
 
 
 @pytest.fixture
@@ -62,83 +51,52 @@ def assert_each_row_once(uri: str, rows: int) -> None:
 def test_a_query_that_begins_again_after_each_batch_writes_each_row_once(
     spark: SparkSession, uri: str, tmp_path: Path
 ) -> None:
-    """Of every second batch the driver had not noted its end: another run of the query writes that
-    batch again. A sink without tokens has it twice then."""
-    total = {"committed": 0, "repeated": 0}
-    metrics = tmp_path / "metrics.jsonl"
-    for number in range(3):
+    """Of a batch the driver had not noted its end: another run of the query writes it again. A sink
+    without tokens has it twice then."""
+    given = arguments(uri, tmp_path, metrics=str(tmp_path / "metrics.jsonl"))
+    for number in range(2):
         add_file(tmp_path / "source", f"{number}", range(number * 20, number * 20 + 20))
-        counted = write_stream(spark, **arguments(uri, tmp_path, metrics=str(metrics)))
-        total = {name: total[name] + counted[name] for name in total}
-        if number != 1:
-            forget_batch(tmp_path, number)
-    counted = write_stream(spark, **arguments(uri, tmp_path))
-    assert counted["repeated"] == 20
-    assert total == {"committed": 60, "repeated": 20}
-    assert_each_row_once(uri, 60)
-    lines = [json.loads(line) for line in metrics.read_text().splitlines()]
+        write_stream(spark, **given)
+        if number == 0:
+            forget_batch(tmp_path, 0)
+    assert_each_row_once(uri, 40)
+    lines = [json.loads(line) for line in (tmp_path / "metrics.jsonl").read_text().splitlines()]
     assert [(line["job"][-2:], line["committed"], line["repeated"]) for line in lines] == [
         ("-0", 20, 0),
         ("-0", 0, 20),
         ("-1", 20, 0),
-        ("-2", 20, 0),
     ]
 
 
-def test_a_driver_that_is_killed_in_a_batch_is_no_loss(
+def test_an_atomic_batch_whose_end_is_forgotten_happens_once(
     spark: SparkSession, uri: str, tmp_path: Path
 ) -> None:
-    """Everything of Spark dies at once, with rows that are written and rows that are half-way; the
-    next driver runs the batch again, by the same names."""
-    rows = 200
-    add_file(tmp_path / "source", "a", range(rows))
-    details = arguments(uri, tmp_path, batchSize="20", lock_ttl_ms="300")
-    with run_application(tmp_path / "spark", "local[2]", settings=SMALL_BATCHES) as application:
-        application.start(WRITE, **details, trouble={"pause_ms": 30})
-        wait_until(lambda: statuses(uri)["5-COMPLETE"] >= 60)
-        application.kill()
-    assert 60 <= statuses(uri)["5-COMPLETE"] < rows
-    counted = write_stream(spark, **details)
-    assert counted["repeated"] >= 60
-    assert counted["committed"] + counted["repeated"] == rows
-    assert_each_row_once(uri, rows)
-
-
-@pytest.mark.slow
-def test_an_atomic_batch_happens_once_or_not_at_all(
-    spark: SparkSession, uri: str, tmp_path: Path
-) -> None:
-    """The driver is killed in the second batch, when a task has written its part; then after it,
-    before Spark has noted its end."""
     for number in range(2):
         add_file(tmp_path / "source", f"{number}", range(number * 20, number * 20 + 20))
-    details = arguments(uri, tmp_path, lock_ttl_ms="1000")
-
-    def is_in_second_batch() -> bool:
-        wholes, parts = list_statuses(uri)
-        return Status.COMPLETE in wholes and parts[Status.PART] > 0
-
-    with run_application(tmp_path / "spark", "local[2]") as application:
-        application.start(WRITE_ATOMICALLY, **details, trouble={"pause_ms": 500})
-        wait_until(is_in_second_batch)
-        application.kill()
-    assert list_statuses(uri)[0] == [Status.COMPLETE, Status.WRITTEN]
-    with connect(uri, table="rows") as engine:
-        assert sum(1 for _ in engine.scan()) == 20
-    for _ in range(2):
-        write_batches_atomically(spark, **details)
-        assert Counter(list_statuses(uri)[0]) == {Status.COMPLETE: 2, Status.ABORTED: 1}
-        forget_batch(tmp_path, 1)
+    write_stream(spark, **arguments(uri, tmp_path, atomic="true"))
+    forget_batch(tmp_path, 1)
+    write_stream(spark, **arguments(uri, tmp_path, atomic="true"))
+    assert list_statuses(uri)[0] == [Status.COMPLETE] * 2
     with connect(uri, table="rows") as engine:
         found = list(engine.scan())
-        timestamps = {cell.timestamp for row in found for cell in row.cells.values()}
+    timestamps = {cell.timestamp for row in found for cell in row.cells.values()}
     assert (len(found), len(timestamps)) == (40, 2)
+
+
+def test_a_sink_creates_its_tables_and_writes_rows_of_several(
+    spark: SparkSession, uri: str, tmp_path: Path
+) -> None:
+    add_file(tmp_path / "source", "a", range(10))
+    columns = "v=f:v, id=by_v(v)/i:id as text"
+    write_stream(spark, **arguments(uri, tmp_path, family="", columns=columns, newTable="1"))
+    with connect(uri) as engine:
+        entries = {row.row: [c.value for c in row.cells.values()] for row in engine.scan("by_v")}
+    assert entries == {b"%d" % row: [b"%d" % row] for row in range(10)}
 
 
 def test_rejects_of_a_batch_that_is_run_again_are_there_once(
     spark: SparkSession, uri: str, tmp_path: Path
 ) -> None:
-    """A file of rejects has the name of its batch, so that a second one takes its place."""
     with connect(uri, table="rows") as engine:
         engine.commit([Mutation(Key("3", "f", "v"), "mine")])
     add_file(tmp_path / "source", "a", range(10))
@@ -179,7 +137,6 @@ def test_a_batch_in_update_mode_is_written_once(
 def test_rows_that_are_named_happen_once_in_all_batches(
     spark: SparkSession, uri: str, tmp_path: Path
 ) -> None:
-    """The name of a batch would else be a part of theirs."""
     register(spark)
     frame = spark.createDataFrame([(1, "a"), (2, "b")], "id long, v string")
     options = arguments(uri, tmp_path)["options"]
@@ -193,30 +150,14 @@ def test_rows_that_are_named_happen_once_in_all_batches(
         make_batch_writer(options)(frame, 0)
 
 
-@pytest.mark.parametrize(
-    "options, mode, message",
-    [
-        ({}, "complete", "use the output mode append"),
-        ({"job_id": "x"}, "append", "jobId goes with onceBy"),
-        ({"colums": "v=f:v"}, "append", "unknown option"),
-        ({"atomic": "true"}, "append", "make_batch_writer"),
-        ({"table": "absent"}, "append", "no such table"),
-    ],
-)
-def test_a_stream_that_cannot_be_is_refused(
-    spark: SparkSession, tmp_path: Path, options: dict[str, str], mode: str, message: str
+def test_a_stream_in_complete_mode_is_refused(
+    spark: SparkSession, uri: str, tmp_path: Path
 ) -> None:
-    """Its error comes before a task is started, and says what to do."""
-    uri = f"embedded://{tmp_path}/store"
-    with connect(uri) as engine:
-        engine.ensure_table("rows", ["f"])
     register(spark)
     add_file(tmp_path / "source", "a", range(3))
-    rows = spark.readStream.schema("id long").csv(f"{tmp_path}/source")
-    stream = rows.groupBy("id").count() if mode == "complete" else rows.selectExpr("id", "'a' v")
-    given = arguments(uri, tmp_path, **options)["options"]
-    writer = stream.writeStream.format("txn").options(**given).outputMode(mode)
-    writer = writer.option("checkpointLocation", f"{tmp_path}/checkpoint")
-    with pytest.raises(Exception, match=message):
+    rows = spark.readStream.schema("id long").csv(f"{tmp_path}/source").groupBy("id").count()
+    writer = rows.writeStream.format("txn").options(**arguments(uri, tmp_path)["options"])
+    writer = writer.outputMode("complete").option("checkpointLocation", f"{tmp_path}/checkpoint")
+    with pytest.raises(Exception, match="use the output mode append"):
         writer.trigger(availableNow=True).start().awaitTermination()
     assert not statuses(uri)
