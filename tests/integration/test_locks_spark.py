@@ -1,4 +1,5 @@
-"""Spark jobs over Parquet tables, with locks and without: who reads what while it is overwritten.
+"""Spark jobs over Parquet tables, with locks or a lease and without: who reads what while it is
+overwritten.
 
 A job is stopped in the middle by a gate, at which the first row of its first file waits. A query
 with COALESCE(1) is one task, which opens a table's files one after the other.
@@ -21,9 +22,11 @@ from tests.docs.blocks import ROOT, list_python
 from tests.integration.gate import Gate
 from txn import Delete, Engine, Key
 from txn.errors import InvalidRequestError
+from txn.leases import LeaseAlreadyExistsError, exclusive, open_leases
+from txn.leases.service import LeaseService
 from txn.locks import LockDenied, LockLost, LockManager, Mode, Waiting, shared
 from txn.locks.opening import open_stored
-from txn.locks.spark import SessionCatalog, locked, locked_sql, session_requests
+from txn.locks.spark import SessionCatalog, locked, locked_sql, session_requests, watched
 from txn.stores import open_store
 
 T = TypeVar("T")
@@ -31,6 +34,8 @@ ROWS = 20
 LONG_MS = 60_000
 LOST_MS = 15_000  # of which a third until it is noticed; it outlives any stall of the machine
 OLD, NEW = list(range(ROWS)), list(range(1000, 1000 + ROWS))
+SLOW = "SELECT gate(id) FROM RANGE(10)"
+WITHIN_S = 120
 NOT_AT_ALL = Waiting(retries=0)
 READ = "SELECT /*+ COALESCE(1) */ gate(v) FROM {table} WHERE p = 1"
 OVERWRITE = (
@@ -76,6 +81,12 @@ def manager(engine: Engine) -> Iterator[LockManager]:
 
 
 @pytest.fixture
+def leases(tmp_path: Path) -> Iterator[LeaseService]:
+    with open_leases(f"sqlite:///{tmp_path}/leases.sqlite") as leases:
+        yield leases
+
+
+@pytest.fixture
 def pool() -> Iterator[ThreadPoolExecutor]:
     with ThreadPoolExecutor(2) as pool:
         yield pool
@@ -94,41 +105,32 @@ def stored(spark: SparkSession, table: str) -> list[int]:
     return values(spark.sql(f"SELECT v FROM {table} WHERE p = 1").collect())
 
 
-@pytest.mark.slow
-def test_without_locks_a_reader_loses_half_of_what_it_reads(
-    spark: SparkSession, table: str, gate: Gate, pool: ThreadPoolExecutor
+@pytest.mark.parametrize("are_ignored", [True, False])
+def test_without_locks_a_reader_loses_half_of_what_it_reads_or_fails(
+    spark: SparkSession, table: str, gate: Gate, pool: ThreadPoolExecutor, are_ignored: bool
 ) -> None:
     """The failure that the locks are for: rows of the old partition and none of the rest, or where
     missing files are not ignored an error in the middle."""
-    spark.conf.set("spark.sql.files.ignoreMissingFiles", "true")
+    spark.conf.set("spark.sql.files.ignoreMissingFiles", str(are_ignored).lower())
     try:
         read = begun(pool, spark, lambda: spark.sql(READ.format(table=table)).collect())
         gate.wait_until_reached()
         spark.sql(OVERWRITE.format(table=table))
         gate.let_go()
-        seen = values(read.result())
+        if are_ignored:
+            seen = values(read.result())
+            assert 0 < len(seen) < ROWS
+            assert set(seen) < set(OLD)
+        else:
+            with pytest.raises(Exception, match="FILE_NOT_EXIST"):
+                read.result()
     finally:
         spark.conf.unset("spark.sql.files.ignoreMissingFiles")
-    assert 0 < len(seen) < ROWS
-    assert set(seen) < set(OLD)
-
-
-def test_without_locks_a_reader_may_fail_in_the_middle(
-    spark: SparkSession, table: str, gate: Gate, pool: ThreadPoolExecutor
-) -> None:
-    """The same with Spark's own settings."""
-    read = begun(pool, spark, lambda: spark.sql(READ.format(table=table)).collect())
-    gate.wait_until_reached()
-    spark.sql(OVERWRITE.format(table=table))
-    gate.let_go()
-    with pytest.raises(Exception, match="FILE_NOT_EXIST"):
-        read.result()
 
 
 def test_under_locks_a_reader_sees_all_of_the_old_and_then_all_of_the_new(
     spark: SparkSession, table: str, gate: Gate, pool: ThreadPoolExecutor, manager: LockManager
 ) -> None:
-    """Whoever overwrites the partition is kept out until the reader is done, and told by whom."""
     read = begun(pool, spark, lambda: locked_sql(spark, manager, READ.format(table=table)))
     gate.wait_until_reached()
     with pytest.raises(LockDenied, match=r"S default/measured/p=1 by .*COALESCE"):
@@ -165,31 +167,17 @@ def test_under_locks_a_reader_waits_for_who_overwrites(
     assert values(read.result()) == NEW
 
 
-@pytest.mark.parametrize("is_locked", [True, False])
-def test_two_queries_of_a_report_agree_only_under_locks(
-    spark: SparkSession, table: str, manager: LockManager, is_locked: bool
+def test_two_queries_of_a_report_agree_under_locks(
+    spark: SparkSession, table: str, manager: LockManager
 ) -> None:
     """A count of the old rows beside a sum of the new ones is a report of nothing that ever was."""
     queries = [f"SELECT {what}(v) FROM {table} WHERE p = 1" for what in ("MIN", "MAX")]
-
-    def report(between: Callable[[], object]) -> tuple[int, int]:
+    with locked(spark, manager, ";".join(queries)):
         (least,) = spark.sql(queries[0]).collect()
-        between()
+        with pytest.raises(LockDenied):
+            locked_sql(spark, manager, OVERWRITE.format(table=table), waiting=NOT_AT_ALL)
         (most,) = spark.sql(queries[1]).collect()
-        return least[0], most[0]
-
-    def overwrite() -> None:
-        if is_locked:
-            with pytest.raises(LockDenied):
-                locked_sql(spark, manager, OVERWRITE.format(table=table), waiting=NOT_AT_ALL)
-        else:
-            spark.sql(OVERWRITE.format(table=table))
-
-    if is_locked:
-        with locked(spark, manager, ";".join(queries)):
-            assert report(overwrite) == (OLD[0], OLD[-1])
-    else:
-        assert report(overwrite) == (OLD[0], NEW[-1])
+    assert (least[0], most[0]) == (OLD[0], OLD[-1])
 
 
 def test_a_job_whose_locks_are_lost_is_stopped(
@@ -210,7 +198,6 @@ def test_a_job_whose_locks_are_lost_is_stopped(
 def test_a_statement_that_fails_gives_its_locks_back(
     spark: SparkSession, table: str, manager: LockManager
 ) -> None:
-    """Its error is its own, and the next one must not wait."""
     with pytest.raises(PySparkException):
         locked_sql(spark, manager, f"SELECT nothing FROM {table}")
     assert manager.locks() == []
@@ -220,7 +207,6 @@ def test_a_statement_that_fails_gives_its_locks_back(
 def test_the_sessions_settings_say_how_to_wait(
     spark: SparkSession, table: str, manager: LockManager
 ) -> None:
-    """Scripts written for Hive set them, and turn locking off where they must."""
     spark.sql("SET hive.lock.numretries=0")
     try:
         with manager.hold([shared("default/measured/p=1")]):
@@ -237,7 +223,6 @@ def test_the_sessions_settings_say_how_to_wait(
 def test_what_changes_before_it_is_locked_is_locked_anew(
     spark: SparkSession, table: str, manager: LockManager
 ) -> None:
-    """A partition that is made while a reader of the whole table waits is read by it too."""
     query = f"SELECT * FROM {table}"
     holds = manager.hold
 
@@ -260,7 +245,6 @@ def test_what_changes_before_it_is_locked_is_locked_anew(
 def test_the_sessions_catalogue_tells_partitions_views_and_types(
     spark: SparkSession, table: str
 ) -> None:
-    """Names are as Hive spells them, whatever is in them."""
     spark.sql("CREATE DATABASE far")
     spark.sql("CREATE TABLE far.odd (v INT, d DATE, s STRING) USING parquet PARTITIONED BY (d, s)")
     spark.sql("INSERT INTO far.odd PARTITION (d=DATE'2020-01-02', s='a/b=c d') VALUES (1)")
@@ -298,7 +282,6 @@ def test_a_temporary_view_is_refused(spark: SparkSession, table: str) -> None:
 def test_the_example_of_the_page_runs_under_its_locks(
     spark: SparkSession, table: str, tmp_path: Path
 ) -> None:
-    """It is what somebody with a Spark job copies."""
     (code,) = (each for each in list_python(ROOT / "docs/locks.md") if "locked_sql" in each)
     spark.sql("CREATE TABLE t (v BIGINT, p INT) USING parquet PARTITIONED BY (p)")
     spark.sql("CREATE TABLE u USING parquet AS SELECT 5 AS v")
@@ -313,3 +296,47 @@ def test_the_example_of_the_page_runs_under_its_locks(
     finally:
         spark.sql("DROP TABLE t")
         spark.sql("DROP TABLE u")
+
+
+def test_a_job_runs_under_its_lease_and_keeps_others_out(
+    spark: SparkSession, gate: Gate, pool: ThreadPoolExecutor, leases: LeaseService
+) -> None:
+    def job() -> int:
+        with leases.hold([exclusive("default/made/p=1")], 3600) as held, watched(spark, held):
+            return len(spark.sql(SLOW).collect())
+
+    rows = begun(pool, spark, job)
+    gate.wait_until_reached()
+    with pytest.raises(LeaseAlreadyExistsError):
+        leases.grab_lease([shared("default/made/p=1")], 1)
+    gate.let_go()
+    assert rows.result(WITHIN_S) == 10
+    assert leases.list_lease() == []
+    assert not set(spark.sparkContext.getJobTags())
+
+
+def test_a_job_that_was_done_before_anybody_noticed_is_told_that_its_lease_was_lost(
+    spark: SparkSession, leases: LeaseService
+) -> None:
+    """What it wrote may have been written over, or may have been written over another's."""
+    with (
+        leases.hold([exclusive("default/made")], 3600) as held,
+        pytest.raises(LockLost),
+        watched(spark, held),
+    ):
+        leases.force_drop_lease([])
+        assert spark.range(3).count() == 3
+
+
+def test_files_that_are_known_from_before_are_forgotten(
+    spark: SparkSession, leases: LeaseService, tmp_path: Path
+) -> None:
+    spark.sql("CREATE TABLE kept (v BIGINT) USING parquet")
+    try:
+        spark.sql("INSERT INTO kept VALUES (1)")
+        (file,) = spark.table("kept").inputFiles()
+        Path(file.removeprefix("file://")).unlink()
+        with leases.hold([shared("default/kept")], 3600) as held, watched(spark, held):
+            assert spark.table("kept").count() == 0
+    finally:
+        spark.sql("DROP TABLE kept")

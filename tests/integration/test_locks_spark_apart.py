@@ -1,7 +1,7 @@
 """Two Spark applications on the tables of one Hive metastore: one overwrites, the other reads.
 
-They are processes of their own and share nothing but the metastore, the files, and what keeps the
-locks. See `test_locks_spark.py` for how a job is stopped in the middle.
+They share nothing but the metastore, the files, and what keeps the locks. See `test_locks_spark.py`
+for how a job is stopped in the middle.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from tests.integration.metastore import Metastore, metastore
 from tests.integration.spark_cluster import Application, JobFailedError, run_application
 from tests.integration.zookeeper import ZooKeeper, zookeeper  # noqa: F401  (a fixture)
 
-pytestmark = [pytest.mark.slow, pytest.mark.timeout(900)]  # two applications have to start
+pytestmark = pytest.mark.long
 ROWS, GENERATIONS = 20, 6
 OLD, NEW = list(range(ROWS)), list(range(1000, 1000 + ROWS))
 READ = "SELECT /*+ COALESCE(1) */ gate(v) FROM {table} WHERE p = 1"
@@ -31,7 +31,7 @@ OVERWRITE = (
 )
 ONE_TASK_A_FILE = {"spark.sql.files.openCostInBytes": "128MB"}
 WITHIN_S = 120
-STATEMENTS = "tests.integration.spark_statements"
+JOBS = "tests.integration.spark_jobs:"
 
 
 class Named(NamedTuple):
@@ -42,14 +42,13 @@ class Named(NamedTuple):
 
     def run(self, sql: str, **details: Any) -> list[Any]:
         """Return the first column of the rows, or raise JobFailedError."""
-        found: list[Any] = self.application.run(
-            f"{STATEMENTS}:run_statement", sql=sql, name=self.name, **details
-        )
+        details |= {"sql": sql, "name": self.name}
+        found: list[Any] = self.application.run(JOBS + "run_statement", **details)
         return found
 
     def explain(self, sql: str) -> list[str]:
         """Return what the statement would lock."""
-        found: list[str] = self.application.run(f"{STATEMENTS}:explain_locks", sql=sql)
+        found: list[str] = self.application.run(JOBS + "explain_locks", sql=sql)
         return found
 
 
@@ -72,7 +71,7 @@ def two(shared: Metastore, tmp_path_factory: pytest.TempPathFactory) -> Iterator
     with ExitStack() as stack:
         found = []
         for name in ("application-0", "application-1"):
-            run = run_application(tmp_path_factory.mktemp(name), None, settings=settings)
+            run = run_application(tmp_path_factory.mktemp(name), None, settings)
             found.append(Named(name, stack.enter_context(run)))
         yield Two(*found)
 
@@ -106,40 +105,6 @@ def gate(tmp_path: Path) -> Gate:
 def pool() -> Iterator[ThreadPoolExecutor]:
     with ThreadPoolExecutor(2) as pool:
         yield pool
-
-
-def test_without_locks_a_reader_gets_half_of_a_partition(
-    two: Two, table: str, gate: Gate, pool: ThreadPoolExecutor
-) -> None:
-    """What the locks are for: rows of neither the old partition nor the new one."""
-    two.reader.run("SET spark.sql.files.ignoreMissingFiles=true")
-    try:
-        read = pool.submit(two.reader.run, READ.format(table=table), gate=str(gate.folder))
-        gate.wait_until_reached()
-        two.writer.run(OVERWRITE.format(table=table, value="id + 1000"))
-        gate.let_go()
-        seen = read.result(WITHIN_S)
-    finally:
-        two.reader.run("RESET spark.sql.files.ignoreMissingFiles")
-    assert 0 < len(seen) < ROWS
-    assert set(seen) < set(OLD)
-
-
-def test_under_locks_a_reader_sees_the_old_partition_and_then_the_new_one(
-    two: Two, table: str, gate: Gate, pool: ThreadPoolExecutor, locks: str
-) -> None:
-    """The other application is kept out until the reader is done, and told by whom."""
-    overwrite = OVERWRITE.format(table=table, value="id + 1000")
-    read = pool.submit(two.reader.run, READ.format(table=table), locks=locks, gate=str(gate.folder))
-    gate.wait_until_reached()
-    denied = r"LockDenied: .* S default/measured/p=1 by application-1@"
-    with pytest.raises(JobFailedError, match=denied):
-        two.writer.run(overwrite, locks=locks, patient=False)
-    write = pool.submit(two.writer.run, overwrite, locks=locks)
-    gate.let_go()
-    assert sorted(read.result(WITHIN_S)) == OLD
-    write.result(WITHIN_S)
-    assert sorted(two.reader.run(f"SELECT v FROM {table} WHERE p = 1", locks=locks)) == NEW
 
 
 def test_a_reader_waits_for_the_application_that_overwrites(
@@ -187,11 +152,17 @@ def test_under_locks_every_read_is_of_one_generation(
     assert [*seen, read()] == sorted([*seen, GENERATIONS - 1])
 
 
-def test_what_a_statement_locks_is_known_from_the_metastore(two: Two, table: str) -> None:
-    """Partitions, types and views of Hive's own kind, made by the other application."""
+def test_what_a_statement_locks_is_known_from_the_metastore(
+    two: Two, table: str, shared: Metastore, spark: SparkSession
+) -> None:
+    """Partitions, types and views of Hive's own kind, made by the other application or by Hive,
+    whose views say nothing of the session that made them: all names in them are whole."""
     two.writer.run("CREATE TABLE days (v INT) PARTITIONED BY (d DATE, s STRING) STORED AS PARQUET")
     two.writer.run("INSERT INTO days PARTITION (d=DATE'2020-01-02', s='a/b') VALUES (1)")
     two.writer.run("CREATE VIEW both AS SELECT v FROM days JOIN measured USING (v) WHERE p = 2")
+    shared.create_view(
+        spark, "theirs", {"v": "bigint"}, "SELECT `m`.`v` FROM `default`.`measured` `m`"
+    )
     try:
         assert two.reader.explain("SELECT * FROM both") == [
             "S default/both",
@@ -201,26 +172,12 @@ def test_what_a_statement_locks_is_known_from_the_metastore(two: Two, table: str
             "S default/measured",
             "S default/measured/p=2",
         ]
+        partitions = [f"S default/measured/p={number}" for number in (1, 2)]
+        expected = ["S default/measured", *partitions, "S default/theirs"]
+        assert two.reader.explain("SELECT * FROM theirs") == expected
         dynamic = f"INSERT OVERWRITE TABLE {table} PARTITION (p) SELECT 1, 2"
         assert two.reader.explain(dynamic) == ["X default/measured"]
     finally:
-        two.writer.run("DROP VIEW both")
+        for view in ("theirs", "both"):
+            two.writer.run(f"DROP VIEW {view}")
         two.writer.run("DROP TABLE days")
-
-
-def test_a_view_that_hive_made_is_understood(
-    two: Two, table: str, shared: Metastore, spark: SparkSession
-) -> None:
-    """It says nothing of the session that made it: all names in it are whole."""
-    shared.create_view(
-        spark, "theirs", {"v": "bigint"}, "SELECT `m`.`v` FROM `default`.`measured` `m`"
-    )
-    try:
-        assert two.reader.explain("SELECT * FROM theirs") == [
-            "S default/measured",
-            "S default/measured/p=1",
-            "S default/measured/p=2",
-            "S default/theirs",
-        ]
-    finally:
-        two.writer.run("DROP VIEW theirs")

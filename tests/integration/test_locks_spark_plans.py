@@ -61,26 +61,20 @@ STATEMENTS = [
     "SELECT top()",
     "SELECT above(a) FROM plain",
     "SELECT * FROM rows_of()",
-    "SELECT * FROM plain, LATERAL rows_of()",
     "SELECT * FROM plain JOIN LATERAL (SELECT * FROM planned WHERE v = a)",
     "SELECT passing(), default.top(), spark_catalog.default.plus(1)",
     "SELECT upper('x')",
-    "SELECT array(top())[0] FROM plain",
     "SELECT given()",
     "SELECT * FROM meant",
     "SELECT * FROM plain WHERE b = X 'FF' OR b LIKE 'a%' AND like(b, 'x')",
     "WITH RECURSIVE plain (n) AS (SELECT 1 UNION ALL SELECT n + 1 FROM plain) TABLE plain",
-    "EXPLAIN SELECT * FROM planned",
     "EXPLAIN EXTENDED INSERT INTO target TABLE plain",
     "SELECT * FROM plain TABLESAMPLE (3 ROWS) JOIN default.rows_of() x ON x.v = a",
     "SELECT count(*) FILTER (WHERE a > top()) FROM plain",
     "SELECT * FROM topped",
-    "SELECT * FROM seen",
     "SELECT (SELECT max(v) FROM seen) FROM plain",
     "SELECT * FROM VALUES (1), (2) AS z (c) JOIN plain",
-    "SELECT * FROM range(3) JOIN plain",
     "SELECT a FROM plain MINUS SELECT v FROM planned",
-    "SELECT * FROM plain TABLESAMPLE (5 PERCENT) x",
     "SELECT * FROM (SELECT v FROM planned) PIVOT (count(*) FOR v IN (1, 2))",
     "SELECT * FROM plain LATERAL VIEW explode(array(1)) e AS c",
     "SELECT a, row_number() OVER (PARTITION BY b ORDER BY a) FROM plain WINDOW w AS (ORDER BY a)",
@@ -89,22 +83,16 @@ STATEMENTS = [
     "position('a' IN b), date_add(DATE'2020-01-01', 1), percentile_cont(0.5) WITHIN GROUP "
     "(ORDER BY a), struct(1), named_struct('a', 1), count(DISTINCT a) FROM plain GROUP BY ALL",
     "TABLE plain",
-    "FROM plain",
     "WITH plain AS (SELECT 1 AS a) SELECT * FROM plain JOIN planned",
     "SELECT * FROM IDENTIFIER('pla' || 'in')",
     "SET VAR chosen = (SELECT max(v) FROM planned)",
-    "SET VARIABLE chosen = top()",
     "INSERT INTO planned PARTITION (p=3) SELECT a FROM plain",
-    "INSERT OVERWRITE TABLE planned PARTITION (p=1) SELECT a FROM plain WHERE a = 2",
     "INSERT OVERWRITE TABLE days PARTITION (ds='${day}') SELECT a FROM plain",
     "INSERT OVERWRITE TABLE days PARTITION (ds=r'x') SELECT a FROM plain",
     "INSERT INTO target BY NAME SELECT a, b FROM plain",
-    "INSERT INTO target TABLE plain",
     "INSERT INTO target (a, b) SELECT top(), 'x'",
     "FROM plain INSERT INTO target SELECT a, b INSERT OVERWRITE days PARTITION (ds='x') SELECT a",
-    "INSERT OVERWRITE DIRECTORY '/tmp/none' USING parquet OPTIONS (a 'b') SELECT * FROM plain",
     "INSERT OVERWRITE DIRECTORY USING csv OPTIONS ('path' '/tmp/none') SELECT * FROM plain",
-    "CREATE TABLE made USING parquet SELECT * FROM plain",
     "CREATE TABLE made USING parquet PARTITIONED BY (b) COMMENT 'x' AS SELECT * FROM plain",
     "CREATE TABLE made LIKE plain USING parquet",
     "CREATE TABLE made (a INT, b STRUCT<c: ARRAY<INT>>) USING parquet",
@@ -120,10 +108,8 @@ STATEMENTS = [
     "ALTER TABLE plain ADD COLUMNS (c INT, d STRING COMMENT 'x')",
     "ALTER TABLE plain ALTER COLUMN a COMMENT 'x'",
     "ALTER TABLE plain SET TBLPROPERTIES ('a' = 'b')",
-    "ALTER TABLE plain UNSET TBLPROPERTIES IF EXISTS ('a')",
     "ALTER TABLE planned RECOVER PARTITIONS",
     "TRUNCATE TABLE planned PARTITION (p=1)",
-    "TRUNCATE TABLE plain",
     "ANALYZE TABLE plain COMPUTE STATISTICS FOR COLUMNS a, b",
     "ANALYZE TABLE planned PARTITION (p=1) COMPUTE STATISTICS NOSCAN",
     "MSCK REPAIR TABLE planned",
@@ -169,8 +155,9 @@ def _names(plan: Any) -> Iterator[str]:
     while elements.hasNext():
         yield from _identifiers(elements.next())
     for each in ("children", "innerChildren", "subqueries"):
-        for inner in _list(getattr(plan, each)()):
-            yield from _names(inner)
+        many = getattr(plan, each)()
+        for at in range(many.size()):
+            yield from _names(many.apply(at))
 
 
 def _identifiers(element: Any) -> Iterator[str]:
@@ -183,10 +170,6 @@ def _identifiers(element: Any) -> Iterator[str]:
         yield "/".join(parts).lower()
     elif name in {"CatalogTable", "Some"}:
         yield from _identifiers(element.identifier() if name == "CatalogTable" else element.get())
-
-
-def _list(many: Any) -> list[Any]:
-    return [many.apply(at) for at in range(many.size())]
 
 
 def test_spark_names_the_tables_of_a_plan(made: SparkSession) -> None:
@@ -279,7 +262,6 @@ ALL = "S planned, S planned/p=1, S planned/p=2"
 def test_the_session_says_what_a_statement_means(
     made: SparkSession, sql: str, args: Any, expected: str
 ) -> None:
-    """Its functions, its variables and the values that come with the statement."""
     made.sql("SET place=planned")
     try:
         assert explain(made, sql, args) == expected
@@ -288,7 +270,6 @@ def test_the_session_says_what_a_statement_means(
 
 
 def test_each_session_has_variables_of_its_own(made: SparkSession) -> None:
-    """Two jobs in one application may run the same script for two days."""
     other = made.newSession()
     other.sql("SET day=another")
     sql = "TRUNCATE TABLE days PARTITION (ds='${day}')"
@@ -297,7 +278,6 @@ def test_each_session_has_variables_of_its_own(made: SparkSession) -> None:
 
 
 def test_a_statement_runs_on_what_is_locked(made: SparkSession) -> None:
-    """Variables and values mean the same for the locks and for Spark."""
     with Engine(open_store("memory://")) as engine, open_stored(engine) as manager:
         write = "INSERT OVERWRITE TABLE days PARTITION (ds='${day}') SELECT :v"
         locked_sql(made, manager, write, {"v": 7})
@@ -305,6 +285,8 @@ def test_a_statement_runs_on_what_is_locked(made: SparkSession) -> None:
         assert locked_sql(made, manager, read, ["days", "2026-11-25"]) == [(7, "2026-11-25")]
         with pytest.raises(InvalidRequestError, match="placeholder"):
             locked_sql(made, manager, "SELECT * FROM {frame}")
+        with pytest.raises(InvalidRequestError, match="SET"):  # its value then is not known
+            session_requests(made, f"SET day=x; {write}")
         assert manager.locks() == []
 
 
@@ -321,7 +303,6 @@ def test_a_statement_runs_on_what_is_locked(made: SparkSession) -> None:
 def test_a_setting_that_changes_the_meaning_is_refused(
     made: SparkSession, setting: str, value: str, sql: str
 ) -> None:
-    """With it a string ends elsewhere, or a name is of another database."""
     made.conf.set(setting, value)
     try:
         with pytest.raises(InvalidRequestError):
@@ -330,14 +311,7 @@ def test_a_setting_that_changes_the_meaning_is_refused(
         made.conf.unset(setting)
 
 
-def test_a_variable_that_the_text_itself_may_set_is_refused(made: SparkSession) -> None:
-    """The value that the session has now is not that of the second statement."""
-    with pytest.raises(InvalidRequestError, match="SET"):
-        session_requests(made, "SET day=x; TRUNCATE TABLE days PARTITION (ds='${day}')")
-
-
 def test_a_temporary_view_is_found_behind_use_and_in_a_function(made: SparkSession) -> None:
-    """Neither the database of the statement nor that of the session says that there is none."""
     made.sql("CREATE DATABASE elsewhere")
     made.range(3).createOrReplaceTempView("fleeting")
     made.sql("CREATE TEMPORARY FUNCTION counted() RETURN (SELECT count(*) FROM fleeting)")

@@ -9,6 +9,7 @@ import uuid
 from collections.abc import Callable, Iterable, Iterator
 from functools import partial
 from pathlib import Path
+from threading import Timer
 from typing import Any
 
 import pytest
@@ -22,6 +23,7 @@ from txn.spark import Counts, Summary, bind_partition, commit_partition, registe
 from txn.spark.partitions import open_worker
 
 ROWS = 200
+PARTITIONS = 4
 # What a killed worker leaves undecided is waited for so long by the task's next attempt.
 POLICY = Policy(lock_ttl_ms=300)
 
@@ -50,24 +52,27 @@ def assert_each_row_once(uri: str, rows: int) -> None:
 
 
 def test_workers_killed_in_the_middle_change_nothing(spark: SparkSession, uri: str) -> None:
-    """A worker that the kernel kills dies before it commits a batch; the task runs again: it finds
-    what was committed, finishes or undoes the rest, and goes on."""
+    """A worker that the kernel kills dies inside a commit; its rows are half-way, its locks held.
+    The task runs again: it finds what was committed, finishes or undoes the rest, and goes on."""
     counts = Counts.of(spark)
 
     def mortal(rows: Iterable[int]) -> Iterator[int]:
         context = TaskContext.get()
         assert context is not None
         for number, row in enumerate(rows):
-            if number == 35 and context.attemptNumber() == 0:
-                os.kill(os.getpid(), signal.SIGKILL)
+            if number == 30 and context.attemptNumber() == 0:
+                delay_s = 0.002 * context.partitionId()
+                Timer(delay_s, os.kill, (os.getpid(), signal.SIGKILL)).start()
             yield row
+        if context.attemptNumber() == 0:
+            signal.pause()
 
     task = make_task(uri, counts, batch=10, policy=POLICY)
-    numbers = spark.sparkContext.parallelize(range(ROWS), 2)
+    numbers = spark.sparkContext.parallelize(range(ROWS), PARTITIONS)
     numbers.foreachPartition(lambda rows: task(mortal(rows)))
     summary = counts.summary()
     assert summary.committed + summary.repeated == ROWS
-    assert summary.repeated >= 30 * 2
+    assert summary.repeated >= 30 * PARTITIONS
     with connect(uri) as engine:  # rows of the dead that had locked nothing are in nobody's way
         for finding in list(check(engine.context, grace_ms=0)):
             assert finding.kind is Kind.UNDECIDED
