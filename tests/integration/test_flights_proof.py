@@ -1,14 +1,27 @@
-"""The proof at the end of the flights job fails for every way in which the tables can be wrong."""
+"""What a flight becomes in the tables, by each way to load it; and the proof at the end of the job,
+which fails for every way in which the tables can be wrong."""
 
 from __future__ import annotations
 
+import csv
+from collections import Counter
+from datetime import date
 from pathlib import Path
 
 import pytest
 from pyspark.sql import DataFrame, SparkSession
 
+from tests.integration.readers import read_source
 from txn import Engine, Key, connect
-from txn.demo.data import FAMILY, WayName, flight_request, flight_row, tables_named, unpack
+from txn.demo.data import (
+    FAMILY,
+    Flight,
+    WayName,
+    flight_request,
+    flight_row,
+    tables_named,
+    unpack,
+)
 from txn.demo.job import WAYS, Load, read_flights
 from txn.demo.proof import reconcile
 from txn.model import Check, Edit
@@ -44,7 +57,6 @@ def uri(flights: DataFrame, tmp_path: Path) -> str:
 def test_each_way_brings_every_flight_once(
     spark: SparkSession, flights: DataFrame, tmp_path: Path, name: WayName
 ) -> None:
-    """What is in the tables does not tell how it came there, however often the job runs."""
     uri = f"embedded://{tmp_path}/store?sync=off"
     with connect(uri, transactions=TABLES.transactions) as engine:
         engine.ensure_table(TABLES.flights, [FAMILY])
@@ -69,19 +81,6 @@ def put(engine: Engine, row: str, name: str, table: str, value: bytes | None) ->
     engine.context.store.write([Edit(Key(row, FAMILY, name, table), value, DAMAGE_AT)])
 
 
-def test_a_part_that_outlived_its_transaction_is_found(
-    spark: SparkSession, uri: str, flights: DataFrame
-) -> None:
-    """Half of what was written at once would be there, and the other half not."""
-    with connect(uri, transactions=TABLES.transactions) as engine:
-        store, table = engine.context.store, engine.context.table
-        whole = b"transaction.1700000000000." + b"0" * 32
-        for row_key, is_complete in ((whole, False), (child_key(whole, 0, 0), True)):
-            status = Status.COMPLETE if is_complete else Status.ABORTED
-            store.write([Edit(status_key(table, row_key), status.value, DAMAGE_AT)])
-    assert broken(spark, uri, flights) == {"parts of what was not committed": (0, 1)}
-
-
 def begin_transaction(engine: Engine) -> None:
     """Leave the row of a transaction whose owner died before it had locked anything."""
     store, table = engine.context.store, engine.context.table
@@ -91,17 +90,9 @@ def begin_transaction(engine: Engine) -> None:
     store.check_and_put([Check(status, b"", ((status, Status.WRITTEN.value), buffer))])
 
 
-def test_the_proof_holds_for_what_was_committed(
-    spark: SparkSession, uri: str, flights: DataFrame
-) -> None:
-    """Otherwise the failures below would prove nothing."""
-    assert broken(spark, uri, flights) == {}
-
-
 def test_what_others_do_on_the_store_is_not_counted(
     spark: SparkSession, uri: str, flights: DataFrame
 ) -> None:
-    """A shared HBase has transactions, markers and locks of other programs, also of this one."""
     flight = flights.collect()[0].asDict()
     with connect(uri) as engine:
         others = tables_named("others")
@@ -114,59 +105,107 @@ def test_what_others_do_on_the_store_is_not_counted(
     assert broken(spark, uri, flights) == {}
 
 
-def test_a_flight_that_differs_or_is_too_many_is_found(
+def test_each_damage_is_found_by_the_check_for_it(
     spark: SparkSession, uri: str, flights: DataFrame
 ) -> None:
-    """The tables are compared with the source cell by cell, in both directions."""
-    first, second, *_ = (flight_row(row.asDict()) for row in flights.collect())
+    """The tables are compared with the source cell by cell, in both directions; an index is right
+    only if both directions are. Of a flight that was committed twice only the transaction rows
+    tell, and a part may outlive its transaction."""
+    one, two, three, *_ = (row.asDict() for row in flights.collect())
+    rows = [flight_row(flight) for flight in (one, two, three)]
     with connect(uri, transactions=TABLES.transactions) as engine:
-        put(engine, first, "dep_time", TABLES.flights, b"never")
-        put(engine, second, "colour", TABLES.flights, b"red")
+        engine.commit(flight_request(TABLES, three).mutations)
+        put(engine, rows[0], "dep_time", TABLES.flights, b"never")
+        put(engine, rows[1], "colour", TABLES.flights, b"red")
         put(engine, "ZZZ/2013-01-01/0000/XX1", "dest", TABLES.flights, b"ZZZ")
-    found = broken(spark, uri, flights)
-    assert found["flights"] == (20, 22)
-    assert found["flights: missing or different"] == (0, 1)
-    assert found["flights: not in the source"] == (0, 3)
-    assert found["index by route: flights without entry"] == (0, 1)
-
-
-def test_an_index_that_lost_or_invented_an_entry_is_found(
-    spark: SparkSession, uri: str, flights: DataFrame
-) -> None:
-    """An index is right only if both directions are."""
-    flight = flights.collect()[0].asDict()
-    row = flight_row(flight)
-    with connect(uri, transactions=TABLES.transactions) as engine:
-        put(engine, f"aircraft/{flight['tailnum']}/{row}", "flight", TABLES.indexes, None)
+        put(engine, f"aircraft/{one['tailnum']}/{rows[0]}", "flight", TABLES.indexes, None)
         put(engine, "route/EWR-IAH/nothing", "flight", TABLES.indexes, b"nothing")
+        put(engine, rows[2], "dest_lock", TABLES.flights, b"transaction.1")
+        put(engine, rows[2], "dest_tag", TABLES.flights, b"17")
+        begin_transaction(engine)
+        store, table = engine.context.store, engine.context.table
+        whole = b"transaction.1700000000000." + b"1" * 32
+        for row_key, is_complete in ((whole, False), (child_key(whole, 0, 0), True)):
+            status = Status.COMPLETE if is_complete else Status.ABORTED
+            store.write([Edit(status_key(table, row_key), status.value, DAMAGE_AT)])
     assert broken(spark, uri, flights) == {
+        "flights": (20, 22),
+        "flights: missing or different": (0, 1),
+        "flights: not in the source": (0, 3),
         "index by aircraft: entries": (20, 19),
         "index by aircraft: flights without entry": (0, 1),
         "index by route: entries": (20, 21),
         "index by route: entries without flight": (0, 1),
-    }
-
-
-def test_what_a_transaction_left_behind_is_found(
-    spark: SparkSession, uri: str, flights: DataFrame
-) -> None:
-    """Locks, tags and unfinished rows are what a crash leaves where nobody mends it."""
-    row = flight_row(flights.collect()[0].asDict())
-    with connect(uri, transactions=TABLES.transactions) as engine:
-        put(engine, row, "dest_lock", TABLES.flights, b"transaction.1")
-        put(engine, row, "dest_tag", TABLES.flights, b"17")
-        begin_transaction(engine)
-    assert broken(spark, uri, flights) == {
+        "index by route: flights without entry": (0, 1),
         "cells locked": (0, 1),
         "cells tagged": (0, 1),
         "transaction rows unfinished": (0, 1),
+        "transactions committed twice": (0, 1),
+        "parts of what was not committed": (0, 1),
     }
 
 
-def test_a_flight_that_was_committed_twice_is_found(
-    spark: SparkSession, uri: str, flights: DataFrame
-) -> None:
-    """A second commit writes the same values: only the transaction rows tell."""
-    with connect(uri, transactions=TABLES.transactions) as engine:
-        engine.commit(flight_request(TABLES, flights.collect()[0].asDict()).mutations)
-    assert broken(spark, uri, flights) == {"transactions committed twice": (0, 1)}
+FLIGHT = {
+    "year": "2013",
+    "month": "1",
+    "day": "2",
+    "dep_time": "517",
+    "sched_dep_time": "515",
+    "dep_delay": "2",
+    "arr_time": "830",
+    "sched_arr_time": "819",
+    "arr_delay": "11",
+    "carrier": "UA",
+    "flight": "1545",
+    "tailnum": "N14228",
+    "origin": "EWR",
+    "dest": "IAH",
+    "air_time": "227",
+    "distance": "1400",
+    "time_hour": "2013-01-02T10:00:00Z",
+}
+ROW = "EWR/2013-01-02/0515/UA1545"
+
+
+@pytest.mark.fast
+def test_a_flight_is_a_row_and_an_entry_in_each_index() -> None:
+    mutations = flight_request(TABLES, FLIGHT).mutations
+    assert {(m.key.table, m.key.row) for m in mutations} == {
+        (b"flights", ROW.encode()),
+        (b"flights-indexes", f"route/EWR-IAH/{ROW}".encode()),
+        (b"flights-indexes", f"aircraft/N14228/{ROW}".encode()),
+    }
+
+
+@pytest.mark.fast
+def test_what_is_not_known_has_no_cell_and_no_entry() -> None:
+    """A cancelled flight has no times, and often no aircraft; HBase has no empty values."""
+    cancelled = FLIGHT | dict.fromkeys(("tailnum", "dep_time", "air_time"))
+    mutations = flight_request(TABLES, cancelled).mutations
+    assert not [m for m in mutations if m.key.column in (b"tailnum", b"dep_time", b"air_time")]
+    assert not [m for m in mutations if m.key.row.startswith(b"aircraft/")]
+
+
+def test_no_two_flights_of_the_year_have_the_same_row_key(tmp_path: Path) -> None:
+    """Two flights under one key would make the second one's assertion fail for ever."""
+    with unpack(tmp_path).open(newline="") as file:
+        rows = Counter(flight_row(flight) for flight in csv.DictReader(file))
+    assert len(rows) == 336_776
+    assert max(rows.values()) == 1
+
+
+def test_the_first_days_of_the_year_are_unpacked(tmp_path: Path) -> None:
+    for folder in ("year", "days"):
+        (tmp_path / folder).mkdir()
+    part, whole = unpack(tmp_path / "days", 33), unpack(tmp_path / "year")
+    days = list(read_source(part))
+    assert days == [each for each in read_source(whole) if is_of_days(each, 33)]
+    assert {(int(day["month"] or 0), int(day["day"] or 0)) for day in days} == {
+        *((1, number) for number in range(1, 32)),
+        *((2, number) for number in (1, 2)),
+    }
+
+
+def is_of_days(flight: Flight, days: int) -> bool:
+    day = date(2013, int(flight["month"] or 0), int(flight["day"] or 0))
+    return (day - date(2013, 1, 1)).days < days
