@@ -34,7 +34,6 @@ ADDRESSES = ("127.0.0.1", "127.0.0.2")
 ENDS_WITHIN_S = 60
 HAPPENS_WITHIN_S = 300  # the first task of a job needs its time on a busy machine
 EXECUTOR = "CoarseGrainedExecutorBackend"
-WORKER = "pyspark.daemon"
 READY = "ready"
 
 
@@ -88,11 +87,6 @@ class Application:
         """Kill an executor and its Python workers, as a machine that stops."""
         executor = self.list_executors()[0]
         _kill([executor, *executor.children(recursive=True)])
-
-    def kill_worker(self) -> None:
-        """Kill a Python worker that runs a task."""
-        workers = (each for each in self._list_descendants() if WORKER in _command(each))
-        _kill([max(workers, key=lambda each: each.create_time())])  # the oldest starts the others
 
     def kill(self) -> None:
         """Kill the whole application: the driver, its JVM, executors and Python workers, at once,

@@ -10,7 +10,7 @@ import signal
 import time
 from collections.abc import Iterable
 from dataclasses import asdict, dataclass
-from functools import cache, partial
+from functools import cache
 from pathlib import Path
 from typing import Any
 
@@ -19,9 +19,7 @@ from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql.functions import udf
 from pyspark.sql.types import LongType
 
-from tests.docs.blocks import ROOT, list_python
-from tests.integration.gate import Gate
-from txn import Key, Mutation, OptimisticTransaction, Policy, connect
+from txn import Key, Mutation, OptimisticTransaction, Policy
 from txn.locks import LockManager, Waiting, open_manager
 from txn.locks.spark import locked_sql, session_requests
 from txn.spark import (
@@ -43,7 +41,6 @@ SMALL_BATCHES = {
 HANGS_S = 300
 LEASE_MS = 60_000
 PATIENT = Waiting(retries=10_000, pause_ms=50, deadline_ms=120_000)
-BANK = "docs/howto/spark.md"
 
 
 @dataclass(frozen=True)
@@ -199,51 +196,14 @@ def run_range(
     return asdict(counts.summary())
 
 
-def run_bank(spark: SparkSession, *, place: dict[str, str], transfers: int) -> dict[str, int]:
-    """Run the bank of the page about Spark, with so many transfers, and locks that are soon given
-    up; return what was counted. place: the store, and the transaction table, which is the beginning
-    of the names of all others as well."""
-    register(spark)
-    uri, name = place["uri"], place["transactions"]
-    names: dict[str, Any] = {"spark": spark, "__name__": "__main__"}
-    names["connect"] = partial(connect, transactions=name)
-    names["more"] = {"transactions": name, "policy": Policy(lock_ttl_ms=500)}
-    instead = {
-        "embedded:///data": uri,
-        '"accounts"': f'"{name}-accounts"',
-        '"transfers"': f'"{name}-transfers"',
-        "**accounts": f'**accounts, transactions="{name}"',
-        "counts=counts": "counts=counts, **more",
-        "1000": str(transfers),
-    }
-    (code,) = (each for each in list_python(ROOT / BANK) if "def transfer" in each)
-    for old, new in instead.items():
-        assert old in code
-        code = code.replace(old, new)
-    exec(code, names)
-    return asdict(names["summary"])
-
-
 def run_statement(
-    spark: SparkSession,
-    *,
-    sql: str,
-    name: str,
-    locks: str | None = None,
-    patient: bool = True,
-    gate: str | None = None,
+    spark: SparkSession, *, sql: str, name: str, locks: str | None = None
 ) -> list[Any]:
-    """Return the first column of a statement's rows.
-
-    name: of the application. locks: the manager whose locks to take for it. patient: whether to
-    wait for them. gate: the folder of the gate that it may call.
-    """
-    if gate is not None:
-        Gate(Path(gate)).register(spark)
+    """Return the first column of a statement's rows. name: of the application. locks: the manager
+    whose locks to wait for."""
     if locks is None:
         return [row[0] for row in spark.sql(sql).collect()]
-    waiting = PATIENT if patient else Waiting(retries=0)
-    return [row[0] for row in locked_sql(spark, _open_locks(locks, name), sql, waiting=waiting)]
+    return [row[0] for row in locked_sql(spark, _open_locks(locks, name), sql, waiting=PATIENT)]
 
 
 def explain_locks(spark: SparkSession, *, sql: str) -> list[str]:

@@ -1,7 +1,6 @@
 """Two Spark applications on the tables of one Hive metastore: one overwrites, the other reads.
 
-They share nothing but the metastore, the files, and what keeps the locks. See `test_locks_spark.py`
-for how a job is stopped in the middle.
+They share nothing but the metastore, the files, and what keeps the locks.
 """
 
 from __future__ import annotations
@@ -16,21 +15,16 @@ from typing import Any, NamedTuple
 import pytest
 from pyspark.sql import SparkSession
 
-from tests.integration.gate import Gate
 from tests.integration.metastore import Metastore, metastore
-from tests.integration.spark_cluster import Application, JobFailedError, run_application
+from tests.integration.spark_cluster import Application, run_application
 from tests.integration.zookeeper import ZooKeeper, zookeeper  # noqa: F401  (a fixture)
 
 pytestmark = pytest.mark.long
 ROWS, GENERATIONS = 20, 6
-OLD, NEW = list(range(ROWS)), list(range(1000, 1000 + ROWS))
-READ = "SELECT /*+ COALESCE(1) */ gate(v) FROM {table} WHERE p = 1"
 OVERWRITE = (
     "INSERT OVERWRITE TABLE {table} PARTITION (p=1) "
     f"SELECT /*+ REPARTITION(4) */ {{value}} FROM RANGE({ROWS})"
 )
-ONE_TASK_A_FILE = {"spark.sql.files.openCostInBytes": "128MB"}
-WITHIN_S = 120
 JOBS = "tests.integration.spark_jobs:"
 
 
@@ -53,8 +47,6 @@ class Named(NamedTuple):
 
 
 class Two(NamedTuple):
-    """The applications."""
-
     writer: Named
     reader: Named
 
@@ -67,18 +59,17 @@ def shared(spark: SparkSession, tmp_path_factory: pytest.TempPathFactory) -> Ite
 
 @pytest.fixture(scope="module")
 def two(shared: Metastore, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Two]:
-    settings = shared.settings | ONE_TASK_A_FILE
     with ExitStack() as stack:
         found = []
         for name in ("application-0", "application-1"):
-            run = run_application(tmp_path_factory.mktemp(name), None, settings)
+            run = run_application(tmp_path_factory.mktemp(name), None, shared.settings)
             found.append(Named(name, stack.enter_context(run)))
         yield Two(*found)
 
 
-@pytest.fixture
+@pytest.fixture(params=["zookeeper", "embedded"])
 def locks(request: pytest.FixtureRequest, tmp_path: Path) -> str:
-    if getattr(request, "param", "embedded") == "embedded":
+    if request.param == "embedded":
         return f"embedded://{tmp_path}/locks?sync=off"
     server: ZooKeeper = request.getfixturevalue("zookeeper")
     return f"zookeeper://{server.hosts}/tests/{uuid.uuid4().hex}"
@@ -94,44 +85,7 @@ def table(two: Two) -> Iterator[str]:
     two.writer.run("DROP TABLE measured")
 
 
-@pytest.fixture
-def gate(tmp_path: Path) -> Gate:
-    found = Gate(tmp_path)
-    found.make()
-    return found
-
-
-@pytest.fixture
-def pool() -> Iterator[ThreadPoolExecutor]:
-    with ThreadPoolExecutor(2) as pool:
-        yield pool
-
-
-def test_a_reader_waits_for_the_application_that_overwrites(
-    two: Two, table: str, gate: Gate, pool: ThreadPoolExecutor, locks: str
-) -> None:
-    """In the middle of an overwrite the partition is empty, which is what one without locks sees;
-    other partitions can be read all the while."""
-    slow = OVERWRITE.format(table=table, value="gate(id + 1000)").replace("REPARTITION", "COALESCE")
-    read = f"SELECT v FROM {table} WHERE p = {{p}}"
-    write = pool.submit(two.writer.run, slow, locks=locks, gate=str(gate.folder))
-    gate.wait_until_reached()
-    two.reader.run(f"REFRESH TABLE {table}")
-    assert two.reader.run(read.format(p=1)) == []
-    denied = r"LockDenied: .* X default/measured/p=1 by application-0@"
-    with pytest.raises(JobFailedError, match=denied):
-        two.reader.run(read.format(p=1), locks=locks, patient=False)
-    assert two.reader.run(read.format(p=2), locks=locks, patient=False) == [7]
-    waiting = pool.submit(two.reader.run, read.format(p=1), locks=locks)
-    gate.let_go()
-    write.result(WITHIN_S)
-    assert sorted(waiting.result(WITHIN_S)) == NEW
-
-
-@pytest.mark.parametrize("locks", ["zookeeper", "embedded"], indirect=True)
-def test_under_locks_every_read_is_of_one_generation(
-    two: Two, table: str, pool: ThreadPoolExecutor, locks: str
-) -> None:
+def test_under_locks_every_read_is_of_one_generation(two: Two, table: str, locks: str) -> None:
     """Nobody is stopped here: both run as fast as they can."""
 
     def write(generations: range) -> None:
@@ -144,11 +98,12 @@ def test_under_locks_every_read_is_of_one_generation(
         return int(found[0])
 
     write(range(1))
-    writing = pool.submit(write, range(1, GENERATIONS))
     seen = []
-    while not writing.done():
-        seen.append(read())
-    writing.result()
+    with ThreadPoolExecutor(1) as pool:
+        writing = pool.submit(write, range(1, GENERATIONS))
+        while not writing.done():
+            seen.append(read())
+        writing.result()
     assert [*seen, read()] == sorted([*seen, GENERATIONS - 1])
 
 

@@ -1,5 +1,5 @@
 """Whatever Spark does to executors, drivers and tasks, each row is committed once, and an atomic
-frame is there or not; on a real HBase too. The bank is the program of docs/howto/spark.md."""
+frame is there or not; on a real HBase too."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ from tests.integration.spark_cluster import (
     run_application,
     wait_until,
 )
-from tests.integration.spark_jobs import SMALL_BATCHES, add_file, run_bank, write_stream
+from tests.integration.spark_jobs import SMALL_BATCHES, add_file, write_stream
 from tests.integration.spark_requests import list_statuses
 from txn import Engine, connect
 from txn.protocol.row import is_row_key
@@ -34,8 +34,6 @@ pytestmark = pytest.mark.long
 ROWS = 400
 PARTS = 10
 KILLS = 10
-TRANSFERS = 1_000
-ACCOUNTS = [f"account-{number}".encode() for number in range(20)]
 JOBS = "tests.integration.spark_jobs:"
 SPECULATION = {
     "spark.speculation": "true",
@@ -77,24 +75,21 @@ def open_engine(options: Options) -> Engine:
     return connect(options["uri"], transactions=options["transactions"], create=False)
 
 
-def find_values(options: Options, table: str) -> dict[bytes, list[bytes]]:
-    with open_engine(options) as engine:
-        rows = engine.scan(table)
-        return {row.row: [cell.value for cell in row.cells.values()] for row in rows}
-
-
 def find_rows(options: Options) -> dict[int, list[int]]:
-    found = find_values(options, options["table"]).items()
-    return {int(row): [int(value) for value in values] for row, values in found}
+    with open_engine(options) as engine:
+        return {
+            int(row.row): [int(cell.value) for cell in row.cells.values()]
+            for row in engine.scan(options["table"])
+        }
 
 
 def list_all(options: Options) -> tuple[list[Status | None], Counter[Status | None]]:
     return list_statuses(options["uri"], options["transactions"])
 
 
-def mend(options: Options, *tables: str) -> None:
+def mend(options: Options) -> None:
     """Repair what is there as if everybody had long been silent; then nothing is left."""
-    scan = [table.encode() for table in tables or [options["table"]]]
+    scan = [options["table"].encode()]
     with open_engine(options) as engine:
         for _ in range(2):
             list(repair_all(engine.context, check(engine.context, grace_ms=0, scan=scan)))
@@ -244,53 +239,3 @@ def test_an_atomic_batch_happens_once_or_not_at_all(
     write_stream(spark, **given, options=options)
     assert Counter(list_all(options)[0]) == {Status.COMPLETE: 2, Status.ABORTED: 1}
     assert len(find_rows(options)) == 40
-
-
-def count_transfers(options: Options) -> int:
-    """Return how many are decided; it takes a moment, as a poll should."""
-    time.sleep(0.2)
-    table = f"{options['transactions']}-transfers"
-    with open_engine(options) as engine:
-        if engine.context.store.describe(table.encode()) is None:
-            return 0
-        return sum(1 for _ in engine.scan(table))
-
-
-@every_protocol
-def test_the_bank_of_the_page_is_killed_and_has_the_right_sum(
-    spark: SparkSession, uri: str, tmp_path: Path, protocol: ProtocolName
-) -> None:
-    """This is what the library is for: transfers from Spark, each once, whoever dies."""
-    place = {"uri": uri, "transactions": f"t{uuid.uuid4().hex[:8]}"}
-    connect(**place, protocol=protocol).close()  # type: ignore[arg-type]
-    tables = [f"{place['transactions']}-{name}" for name in ("accounts", "transfers")]
-    with run_application(tmp_path / "spark", HOSTS) as application:
-        application.start(JOBS + "run_bank", place=place, transfers=TRANSFERS)
-        kills = (application.kill_worker, application.kill_executor, application.kill)
-        for left, kill in zip((8, 6, 4), kills, strict=True):
-            wait_until(lambda: count_transfers(place) >= TRANSFERS // left)  # noqa: B023
-            kill()
-        with pytest.raises(JobFailedError):
-            application.wait()
-    mend(place, *tables)
-    counted = run_bank(spark, place=place, transfers=TRANSFERS)
-    assert counted["committed"] + counted["repeated"] == TRANSFERS
-    assert counted["repeated"] > 0 and counted["committed"] > 0
-    mend(place, *tables)
-    assert_books_balance(*(find_values(place, table) for table in tables))
-
-
-def assert_books_balance(
-    accounts: dict[bytes, list[bytes]], transfers: dict[bytes, list[bytes]]
-) -> None:
-    """Each transfer was decided once, and the balances are what the paid ones make of them."""
-    states = {int(number): value for number, [value] in transfers.items()}
-    assert sorted(states) == list(range(TRANSFERS))
-    assert set(states.values()) == {b"paid", b"refused"}
-    expected = dict.fromkeys(ACCOUNTS, 100)
-    for number, state in states.items():
-        if state == b"paid":
-            expected[ACCOUNTS[number % 20]] -= number % 50
-            expected[ACCOUNTS[number * 7 % 19]] += number % 50
-    assert {account: int(value) for account, [value] in accounts.items()} == expected
-    assert min(expected.values()) >= 0 and sum(expected.values()) == 2000

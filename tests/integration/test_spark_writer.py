@@ -12,7 +12,6 @@ from typing import Any, get_args
 
 import pytest
 from pyspark.sql import DataFrame, SparkSession
-from pyspark.sql.types import LongType, StringType, StructField, StructType
 
 from tests.integration.hbase import HBase
 from tests.integration.spark_requests import patch_request, statuses
@@ -111,20 +110,13 @@ def test_a_version_that_was_read_must_still_be_there(spark: SparkSession, uri: s
     assert counts.summary() == Summary(committed=2, refused=2)
 
 
-@pytest.mark.parametrize("as_text", [True, False])
-def test_assertions_come_with_rows(spark: SparkSession, uri: str, as_text: bool) -> None:
+def test_assertions_come_with_rows(spark: SparkSession, uri: str) -> None:
     """What must hold may be of other cells than those that are written, and differ row by row."""
     put(uri, "1", "open", "state")
     put(uri, "2", "shut", "state")
-    frame = spark.createDataFrame([(1, "x"), (2, "x")], "id long, v string")
-    if as_text:
-        must = (
-            'concat(\'[{"exact": "rows/\', id, \'/f:state", "value": "open"},'
-            ' {"not": {"some": "v"}}]\')'
-        )
-    else:
-        must = "array(named_struct('exact', concat('rows/', id, '/f:state'), 'value', 'open'))"
-    write(frame.selectExpr("*", f"{must} must"), uri, assertions="must", on_reject="count")
+    must = "array(named_struct('exact', concat('rows/', id, '/f:state'), 'value', 'open')) must"
+    frame = spark.createDataFrame([(1, "x"), (2, "x")], "id long, v string").selectExpr("*", must)
+    write(frame, uri, assertions="must", on_reject="count")
     assert scan(uri) == {"1": {"state": "open", "v": "x"}, "2": {"state": "shut"}}
 
 
@@ -313,18 +305,6 @@ def test_columns_are_named_in_any_case(spark: SparkSession, uri: str) -> None:
     found = read.schema("id long, `A``B` string, reF string, AT timestamp").load()
     assert found.exceptAll(frame).isEmpty() and found.count() == 1
     assert found.where("ref = 'y' and ID = 1").count() == 1
-
-
-def test_columns_that_differ_in_case_are_two(spark: SparkSession, uri: str) -> None:
-    """With `spark.sql.caseSensitive`, whose names have to be exact."""
-    names = [StructField("id", LongType()), *(StructField(each, StringType()) for each in "aA")]
-    frame = spark.createDataFrame([(1, "x", "y")], StructType(names))
-    spark.conf.set("spark.sql.caseSensitive", "true")
-    try:
-        write(frame, uri, columns="A=f:upper, a=f:lower", family="")
-    finally:
-        spark.conf.unset("spark.sql.caseSensitive")
-    assert scan(uri) == {"1": {"upper": "y", "lower": "x"}}
 
 
 def test_times_of_day_and_intervals_are_read_as_written(spark: SparkSession, uri: str) -> None:
