@@ -114,15 +114,14 @@ def write_stream(
     trouble: dict[str, Any] | None = None,
 ) -> dict[str, int]:
     """Write the files of a folder that are there, one a micro batch; return what was counted. With
-    `atomic` a batch is of two tasks, all at once, and rows meet the trouble from the second one on.
-    """
+    `atomic` a batch is of two tasks, all at once."""
     register(spark)
     counts = Counts.of(spark)
     files = spark.readStream.schema("id long").option("maxFilesPerTrigger", 1).csv(source)
 
     def write_batch(frame: DataFrame, number: int) -> None:
-        met = _make_trouble(frame.repartition(2), trouble if number else None)
-        make_batch_writer(options)(met.selectExpr("id", "string(id) v"), number)
+        rows = frame.repartition(2).selectExpr("id", "string(id) v")
+        make_batch_writer(options)(rows, number)
 
     if "atomic" in options:
         writer = files.writeStream.foreachBatch(write_batch)

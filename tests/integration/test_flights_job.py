@@ -23,7 +23,6 @@ from tests.integration.hbase import HBase
 from tests.integration.readers import ALL, NOTHING, PART, watch_tables
 from txn import Key, Mutation, connect
 from txn.demo.data import FAMILY, tables_named, unpack
-from txn.demo.job import reporting
 from txn.demo.processes import Job, JobError
 from txn.model import Check
 from txn.protocol.codec import encode_buffer
@@ -235,29 +234,8 @@ def test_a_demonstration_that_is_told_to_end_leaves_nothing(
     assert processes_of(str(tmp_path)) == []
 
 
-def test_a_job_that_works_for_long_is_not_silent(capsys: pytest.CaptureFixture[str]) -> None:
-    said, deadline = "", time.monotonic() + SAYS_WITHIN_S
-    with reporting("proving", dict):
-        while said.count("\n") < 2 and time.monotonic() < deadline:
-            time.sleep(0.01)
-            said += capsys.readouterr().out
-    assert said.startswith('{"event": "proving"}\n' * 2)
-
-
 def test_a_job_that_fails_says_so_with_its_log(tmp_path: Path) -> None:
     (tmp_path / "failing.py").write_text("print('{}')\nraise SystemExit('no such luck')\n")
     with Job("failing", [], tmp_path) as job, pytest.raises(JobError, match="code=1") as caught:
         list(job.lines())
     assert caught.value.log == "no such luck"
-
-
-@pytest.mark.slow
-def test_a_job_that_spark_gives_up_says_why(tmp_path: Path) -> None:
-    """An error of Spark asks the JVM for its text, and that ends before the error is printed."""
-    store = f"embedded://{tmp_path}/store"
-    connect(store).close()
-    csv = unpack(tmp_path, 1)
-    asked = ["--store", store, "--csv", str(csv), "--tables", "none", "--folder", str(tmp_path)]
-    with Job("txn.demo.job", asked, tmp_path) as job, pytest.raises(JobError) as caught:
-        list(job.lines())
-    assert "no such transaction table" in caught.value.log

@@ -21,12 +21,11 @@ from pyspark.sql import Row, SparkSession
 from tests.docs.blocks import ROOT, list_python
 from tests.integration.gate import Gate
 from txn import Delete, Engine, Key
-from txn.errors import InvalidRequestError
-from txn.leases import LeaseAlreadyExistsError, exclusive, open_leases
+from txn.leases import exclusive, open_leases
 from txn.leases.service import LeaseService
 from txn.locks import LockDenied, LockLost, LockManager, Mode, Waiting, shared
 from txn.locks.opening import open_stored
-from txn.locks.spark import SessionCatalog, locked, locked_sql, session_requests, watched
+from txn.locks.spark import locked, locked_sql, session_requests, watched
 from txn.stores import open_store
 
 T = TypeVar("T")
@@ -34,8 +33,6 @@ ROWS = 20
 LONG_MS = 60_000
 LOST_MS = 15_000  # of which a third until it is noticed; it outlives any stall of the machine
 OLD, NEW = list(range(ROWS)), list(range(1000, 1000 + ROWS))
-SLOW = "SELECT gate(id) FROM RANGE(10)"
-WITHIN_S = 120
 NOT_AT_ALL = Waiting(retries=0)
 READ = "SELECT /*+ COALESCE(1) */ gate(v) FROM {table} WHERE p = 1"
 OVERWRITE = (
@@ -167,19 +164,6 @@ def test_under_locks_a_reader_waits_for_who_overwrites(
     assert values(read.result()) == NEW
 
 
-def test_two_queries_of_a_report_agree_under_locks(
-    spark: SparkSession, table: str, manager: LockManager
-) -> None:
-    """A count of the old rows beside a sum of the new ones is a report of nothing that ever was."""
-    queries = [f"SELECT {what}(v) FROM {table} WHERE p = 1" for what in ("MIN", "MAX")]
-    with locked(spark, manager, ";".join(queries)):
-        (least,) = spark.sql(queries[0]).collect()
-        with pytest.raises(LockDenied):
-            locked_sql(spark, manager, OVERWRITE.format(table=table), waiting=NOT_AT_ALL)
-        (most,) = spark.sql(queries[1]).collect()
-    assert (least[0], most[0]) == (OLD[0], OLD[-1])
-
-
 def test_a_job_whose_locks_are_lost_is_stopped(
     spark: SparkSession, table: str, gate: Gate, pool: ThreadPoolExecutor, engine: Engine
 ) -> None:
@@ -268,17 +252,6 @@ def test_the_sessions_catalogue_tells_partitions_views_and_types(
         spark.sql("DROP DATABASE far CASCADE")
 
 
-def test_a_temporary_view_is_refused(spark: SparkSession, table: str) -> None:
-    """It may be made of anything, and hides a table of its name."""
-    spark.range(3).createOrReplaceTempView("passing")
-    try:
-        with pytest.raises(InvalidRequestError, match="temporary view"):
-            session_requests(spark, "SELECT * FROM passing")
-    finally:
-        spark.catalog.dropTempView("passing")
-    assert SessionCatalog(spark).table(shared("default/nowhere").path) is None
-
-
 def test_the_example_of_the_page_runs_under_its_locks(
     spark: SparkSession, table: str, tmp_path: Path
 ) -> None:
@@ -296,23 +269,6 @@ def test_the_example_of_the_page_runs_under_its_locks(
     finally:
         spark.sql("DROP TABLE t")
         spark.sql("DROP TABLE u")
-
-
-def test_a_job_runs_under_its_lease_and_keeps_others_out(
-    spark: SparkSession, gate: Gate, pool: ThreadPoolExecutor, leases: LeaseService
-) -> None:
-    def job() -> int:
-        with leases.hold([exclusive("default/made/p=1")], 3600) as held, watched(spark, held):
-            return len(spark.sql(SLOW).collect())
-
-    rows = begun(pool, spark, job)
-    gate.wait_until_reached()
-    with pytest.raises(LeaseAlreadyExistsError):
-        leases.grab_lease([shared("default/made/p=1")], 1)
-    gate.let_go()
-    assert rows.result(WITHIN_S) == 10
-    assert leases.list_lease() == []
-    assert not set(spark.sparkContext.getJobTags())
 
 
 def test_a_job_that_was_done_before_anybody_noticed_is_told_that_its_lease_was_lost(

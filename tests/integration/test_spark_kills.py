@@ -214,28 +214,3 @@ def test_a_stream_whose_driver_is_killed_writes_each_row_once(
         wait_until(lambda: len(find_rows(options)) >= 60)
         application.kill()
     assert_each_row_once(options, write_stream(spark, **given, options=options))
-
-
-def test_an_atomic_batch_happens_once_or_not_at_all(
-    spark: SparkSession, uri: str, tmp_path: Path
-) -> None:
-    """The driver is killed in the second batch, when a task has written its part."""
-    for number in range(2):
-        add_file(tmp_path / "source", f"{number}", range(number * 20, number * 20 + 20))
-    options = {**make_table(uri, "six-phase"), "lock_ttl_ms": "1000", "atomic": "true"}
-    given = {"source": f"{tmp_path}/source", "checkpoint": f"{tmp_path}/checkpoint"}
-
-    def is_in_second_batch() -> bool:
-        wholes, parts = list_all(options)
-        return Status.COMPLETE in wholes and parts[Status.PART] > 0
-
-    with run_application(tmp_path / "spark", "local[2]") as application:
-        trouble = {"pause_ms": 500}
-        application.start(JOBS + "write_stream", **given, options=options, trouble=trouble)
-        wait_until(is_in_second_batch)
-        application.kill()
-    assert list_all(options)[0] == [Status.COMPLETE, Status.WRITTEN]
-    assert len(find_rows(options)) == 20
-    write_stream(spark, **given, options=options)
-    assert Counter(list_all(options)[0]) == {Status.COMPLETE: 2, Status.ABORTED: 1}
-    assert len(find_rows(options)) == 40

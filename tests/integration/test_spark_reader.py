@@ -3,7 +3,6 @@ transactions and locks, and `option("snapshot", "true")`, which shows a table at
 
 from __future__ import annotations
 
-import json
 import uuid
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -13,7 +12,6 @@ from types import SimpleNamespace
 from typing import Any, get_args
 
 import pytest
-from py4j.protocol import Py4JError
 from pyspark.errors import PySparkException
 from pyspark.sql import DataFrame, SparkSession
 
@@ -130,23 +128,19 @@ def test_json_is_that_of_spark_itself(spark: SparkSession, uri: str) -> None:
         assert cells[ours].value == cells[theirs].value  # type: ignore[union-attr]
 
 
-@of_one
-def test_every_session_is_registered_by_itself(spark: SparkSession, uri: str) -> None:
-    """Spark looks for the name among those of the active session, which is another one's."""
-    other = spark.newSession()
-    with pytest.raises((PySparkException, Py4JError), match="DATA_SOURCE_NOT_FOUND"):
-        frame(other, uri)
-    for session in (other, spark, other, other.newSession()):
-        register(session)
-        assert frame(session, uri).count() == 60
-    assert SparkSession.getActiveSession() is spark
-
-
 @every_protocol
 def test_a_table_is_a_data_frame(spark: SparkSession, uri: str) -> None:
     expected = [(f"{n:02}", f"text {n}", n if n % 3 else None) for n in range(60)]
     assert sorted(map(tuple, frame(spark, uri, numPartitions=3).collect())) == expected
     assert frame(spark, uri, columns="n bigint=d:count").count() == 40
+    reading = spark.read.format("txn").options(
+        uri=uri, table="t", row="id", columns="v=d:v, n=d:count"
+    )
+    assert tuple(reading.schema("n bigint, id string, v string").load().collect()[1]) == (
+        1,
+        "01",
+        "text 1",
+    )
     assert [frame(spark, uri, numPartitions=n).rdd.getNumPartitions() for n in (3, 1)] == [3, 1]
     assert frame(spark, uri, prefix="2").count() == 10
     assert frame(spark, uri, start="05", stop="10").count() == 5
@@ -205,32 +199,6 @@ def test_what_cannot_be_read_is_told_before_any_task(spark: SparkSession, uri: s
     with pytest.raises(PySparkException, match="no such store"):
         frame(spark, nowhere).count()
     assert not Path(nowhere.partition("//")[2].partition("?")[0]).exists()
-
-
-@of_one
-def test_a_catalog_and_a_schema_describe_the_same_rows(spark: SparkSession, uri: str) -> None:
-    catalog = {
-        "table": {"namespace": "default", "name": "t"},
-        "rowkey": "key",
-        "columns": {
-            "id": {"cf": "rowkey", "col": "key", "type": "string"},
-            "v": {"cf": "d", "col": "v", "type": "string"},
-            "n": {"cf": "d", "col": "count", "type": "bigint"},
-        },
-    }
-    ways: list[dict[str, str]] = [
-        {"catalog": json.dumps(catalog)},
-        {
-            "hbase.table": "t",
-            "hbase.columns.mapping": "id STRING :key, v STRING d:v, n BIGINT d:count",
-        },
-        {"table": "t", "row": "id", "columns": "v=d:v, n=d:count"},
-    ]
-    for way in ways:
-        reading = spark.read.format("txn").options(uri=uri, prefix="0", **way)
-        found = reading.schema("n bigint, id string, v string").load()
-        assert found.columns == ["n", "id", "v"]
-        assert tuple(found.collect()[1]) == (1, "01", "text 1")
 
 
 def text_of(table: str, row: str) -> Mutation:
@@ -316,16 +284,6 @@ def test_locks_that_are_held_are_rows(spark: SparkSession, crashed: str) -> None
     other = view(spark, crashed, "transactions").where("status = '2-ASSERTED'").first()
     assert other is not None
     assert {row.holder for row in rows} == {other.transaction}
-
-
-@every_protocol
-def test_some_columns_are_enough(spark: SparkSession, crashed: str) -> None:
-    """Spark tells a source of Python nothing of the columns that it wants: a schema does."""
-    reading = spark.read.format("txn").options(uri=crashed, view="transactions")
-    found = reading.schema("status string, keys int").load()
-    assert ("2-ASSERTED", 2) in [tuple(row) for row in found.collect()]
-    with pytest.raises(PySparkException, match="no such column"):
-        reading.schema("status int").load().collect()
 
 
 def make_table(uri: str, table: str, protocol: ProtocolName, versions: int = 1_000) -> Given:
