@@ -15,8 +15,6 @@ import time
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager, suppress
 from pathlib import Path
-from queue import Empty, Queue
-from threading import Thread
 from typing import Any
 
 import psutil
@@ -46,14 +44,6 @@ class Application:
 
     def __init__(self, process: subprocess.Popen[str]) -> None:
         self._process = process
-        self._answers: Queue[str] = Queue()
-        Thread(target=self._listen, daemon=True).start()
-
-    def _listen(self) -> None:
-        assert self._process.stdout is not None
-        for line in self._process.stdout:
-            self._answers.put(line)
-        self._answers.put("")
 
     def start(self, function: str, **arguments: Any) -> None:
         """Have a function called, and return at once."""
@@ -63,11 +53,8 @@ class Application:
 
     def wait(self) -> Any:
         """Return what the function returned, or raise JobFailedError."""
-        try:
-            line = self._answers.get(timeout=HAPPENS_WITHIN_S)
-        except Empty:
-            raise TimeoutError("no answer of the application") from None
-        if not line:
+        assert self._process.stdout is not None
+        if not (line := self._process.stdout.readline()):
             raise JobFailedError("the application has ended")
         answer = json.loads(line)
         if "error" in answer:
@@ -79,14 +66,11 @@ class Application:
         self.start(function, **arguments)
         return self.wait()
 
-    def list_executors(self) -> list[psutil.Process]:
-        """Return the executors of a cluster that live now."""
-        return [each for each in self._list_descendants() if EXECUTOR in _command(each)]
-
-    def kill_executor(self) -> None:
-        """Kill an executor and its Python workers, as a machine that stops."""
-        executor = self.list_executors()[0]
-        _kill([executor, *executor.children(recursive=True)])
+    def kill_executors(self) -> None:
+        """Kill the executors and their Python workers, as machines that stop."""
+        executors = [each for each in self._list_descendants() if EXECUTOR in _command(each)]
+        assert executors
+        _kill([process for each in executors for process in [each, *each.children(recursive=True)]])
 
     def kill(self) -> None:
         """Kill the whole application: the driver, its JVM, executors and Python workers, at once,

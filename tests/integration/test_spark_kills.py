@@ -148,8 +148,7 @@ def test_each_row_is_committed_once(  # noqa: PLR0917
         gate.touch()
     if trouble == "executor":
         wait_until(gate.exists)
-        for _ in application.list_executors():
-            application.kill_executor()
+        application.kill_executors()
     assert_each_row_once(options, application.wait())
 
 
@@ -162,7 +161,7 @@ def test_an_atomic_frame_outlives_executors_and_has_copies_of_tasks(
     trouble = {"pause_ms": 25, "attempts": 2}
     application.start(JOBS + "write_range", rows=ROWS, parts=3, options=options, trouble=trouble)
     wait_until(lambda: list_all(options)[1].total() >= 4)
-    application.kill_executor()
+    application.kill_executors()
     application.wait()
     wholes, parts = list_all(options)
     assert wholes == [Status.COMPLETE] and parts.keys() == {Status.COMPLETE}

@@ -7,15 +7,7 @@ from typing import Any
 
 import pyarrow as pa
 import pytest
-from pyspark.sql.types import (
-    DecimalType,
-    IntegerType,
-    LongType,
-    StringType,
-    StructField,
-    StructType,
-    TimestampType,
-)
+from pyspark.sql import types as kinds
 
 from txn import InvalidRequestError, Key
 from txn.spark.codecs import arrow_schema
@@ -24,11 +16,11 @@ from txn.spark.options import SourceOptions, match_name, split_names
 
 pytestmark = pytest.mark.fast
 
-SCHEMA = StructType(
+SCHEMA = kinds.StructType(
     [
-        StructField("v", StringType()),
-        StructField("id", StringType()),
-        StructField("n", LongType()),
+        kinds.StructField("v", kinds.StringType()),
+        kinds.StructField("id", kinds.StringType()),
+        kinds.StructField("n", kinds.LongType()),
     ]
 )
 OTHERS = "v=d:v, n=by_v(v, n as text)/i:n, id=by_v(v, n as text)/i:id, v=copies/c:v, id=ns:e(v)/x:i"
@@ -44,7 +36,7 @@ CATALOG: dict[str, Any] = {
 
 
 def mapping_of(
-    schema: StructType | None = None,
+    schema: kinds.StructType | None = None,
     /,
     besides: tuple[str, ...] = (),
     is_written: bool = False,
@@ -97,13 +89,13 @@ def test_types_in_a_mapping_make_a_schema() -> None:
         row="id string",
         columns="v=d:v as utf-8,n=d:n as long, `a b` decimal(10, 2)=d:x\\x2cy, t timestamp=d:t",
     )
-    assert mapping.schema == StructType(
+    assert mapping.schema == kinds.StructType(
         [
-            StructField("id", StringType()),
-            StructField("v", StringType()),
-            StructField("n", LongType()),
-            StructField("a b", DecimalType(10, 2)),
-            StructField("t", TimestampType()),
+            kinds.StructField("id", kinds.StringType()),
+            kinds.StructField("v", kinds.StringType()),
+            kinds.StructField("n", kinds.LongType()),
+            kinds.StructField("a b", kinds.DecimalType(10, 2)),
+            kinds.StructField("t", kinds.TimestampType()),
         ]
     )
     assert cells_of(mapping)["a b"] == (3, b"d", b"x,y", "text")
@@ -111,7 +103,7 @@ def test_types_in_a_mapping_make_a_schema() -> None:
 
 def test_several_columns_make_a_row_key_of_text() -> None:
     """The number's own bytes would hold separators, and be in no order."""
-    schema = StructType([*SCHEMA.fields, StructField("part", IntegerType())])
+    schema = kinds.StructType([*SCHEMA.fields, kinds.StructField("part", kinds.IntegerType())])
     mapping = mapping_of(schema, table="t", row="id, part", family="d", separator="|")
     assert row_key(mapping, "x", "k", 5, -3) == b"k|-3"
     assert [column.to_pylist() for column in mapping.decode_rows([b"k|7", b"l|8"])] == [
@@ -163,7 +155,7 @@ def test_a_catalog_is_understood() -> None:
     mapping = mapping_of(catalog=json.dumps(CATALOG))
     assert (mapping.table, mapping.row[0].name) == (b"t", "id")
     assert cells_of(mapping) == {"v": (1, b"d", b"v", "utf-8"), "n": (2, b"d", b"count", "long")}
-    part = mapping_of(StructType(SCHEMA.fields[:2]), catalog=json.dumps(CATALOG))
+    part = mapping_of(kinds.StructType(SCHEMA.fields[:2]), catalog=json.dumps(CATALOG))
     assert cells_of(part) == {"v": (0, b"d", b"v", "utf-8")}
     spaced = CATALOG | {"table": {"namespace": "n", "name": "t"}}
     assert mapping_of(catalog=json.dumps(spaced)).table == b"n:t"
@@ -274,7 +266,7 @@ def test_names_of_columns_ignore_case(family: str) -> None:
     assert mapping.find_column("N").name == "n"
     catalog = json.dumps(CATALOG).replace('"v":', '"V":')
     assert [c.name for c in mapping_of(SCHEMA, catalog=catalog).columns] == ["v", "n"]
-    both = StructType([*SCHEMA.fields, StructField("V", StringType())])
+    both = kinds.StructType([*SCHEMA.fields, kinds.StructField("V", kinds.StringType())])
     assert set(cells_of(mapping_of(both, table="t", row="id", family="d"))) == {"v", "n", "V"}
     assert match_name("V", ["v", "V"]) == "V"
     with pytest.raises(InvalidRequestError, match=r"several columns.*columns=\['ab', 'AB'\]"):
@@ -283,7 +275,7 @@ def test_names_of_columns_ignore_case(family: str) -> None:
 
 def test_backquotes_hold_any_name() -> None:
     names = ["a`b", "c, d", "e (f", "`", "id"]
-    schema = StructType([StructField(name, StringType()) for name in names])
+    schema = kinds.StructType([kinds.StructField(name, kinds.StringType()) for name in names])
     columns = "`a``b`=d:a, `c, d`=d:c, `e (f`=d:e, ````=d:q"
     mapping = mapping_of(schema, table="t", row="id", columns=columns)
     assert [column.name for column in mapping.columns] == names[:4]
