@@ -133,14 +133,9 @@ def test_a_table_is_a_data_frame(spark: SparkSession, uri: str) -> None:
     expected = [(f"{n:02}", f"text {n}", n if n % 3 else None) for n in range(60)]
     assert sorted(map(tuple, frame(spark, uri, numPartitions=3).collect())) == expected
     assert frame(spark, uri, columns="n bigint=d:count").count() == 40
-    reading = spark.read.format("txn").options(
-        uri=uri, table="t", row="id", columns="v=d:v, n=d:count"
-    )
-    assert tuple(reading.schema("n bigint, id string, v string").load().collect()[1]) == (
-        1,
-        "01",
-        "text 1",
-    )
+    reading = spark.read.format("txn").options(uri=uri, table="t", row="id")
+    found = reading.options(columns="v=d:v, n=d:count").schema("n bigint, id string, v string")
+    assert tuple(found.load().collect()[1]) == (1, "01", "text 1")
     assert [frame(spark, uri, numPartitions=n).rdd.getNumPartitions() for n in (3, 1)] == [3, 1]
     assert frame(spark, uri, prefix="2").count() == 10
     assert frame(spark, uri, start="05", stop="10").count() == 5

@@ -199,13 +199,13 @@ def test_only_the_files_of_attempts_that_count_get_names(tmp_path: Any) -> None:
 
 def test_a_row_that_python_has_no_values_for_is_named() -> None:
     """An error that fails while it is told hides the row, and what is wrong with it."""
-    kinds = {
+    columns_of = {
         "id": kinds.LongType(),
         "w": kinds.LongType(),
         "d": kinds.DateType(),
         "n": kinds.ArrayType(kinds.DateType()),
     }
-    schema = kinds.StructType([kinds.StructField(name, kind) for name, kind in kinds.items()])
+    schema = kinds.StructType([kinds.StructField(*each) for each in columns_of.items()])
     columns = "w=f:w as byte, d=f:d, n=f:n"
     given = {"uri": "memory://x", "table": "rows", "row": "id as text", "columns": columns}
     builder = parse_requests(SourceOptions(given), schema)
