@@ -217,9 +217,7 @@ def test_a_job_dies_with_its_starter(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("number", [signal.SIGHUP, signal.SIGTERM])
-def test_a_demonstration_that_is_told_to_end_leaves_nothing(
-    number: signal.Signals, tmp_path: Path
-) -> None:
+def test_a_demonstration_told_to_end_leaves_nothing(number: signal.Signals, tmp_path: Path) -> None:
     with subprocess.Popen(
         [sys.executable, "-m", "recovery", "demo", "flights"],
         env={**os.environ, "PYTHONUNBUFFERED": "1", "TMPDIR": str(tmp_path)},

@@ -90,9 +90,7 @@ def begin_transaction(engine: Engine) -> None:
     store.check_and_put([Check(status, b"", ((status, Status.WRITTEN.value), buffer))])
 
 
-def test_what_others_do_on_the_store_is_not_counted(
-    spark: SparkSession, uri: str, flights: DataFrame
-) -> None:
+def test_what_others_do_is_not_counted(spark: SparkSession, uri: str, flights: DataFrame) -> None:
     flight = flights.collect()[0].asDict()
     with connect(uri) as engine:
         others = tables_named("others")
@@ -105,7 +103,7 @@ def test_what_others_do_on_the_store_is_not_counted(
     assert broken(spark, uri, flights) == {}
 
 
-def test_each_damage_is_found_by_the_check_for_it(
+def test_each_damage_is_found_by_its_check(
     spark: SparkSession, uri: str, flights: DataFrame
 ) -> None:
     """The tables are compared with the source cell by cell, in both directions; an index is right

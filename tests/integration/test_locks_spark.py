@@ -179,7 +179,7 @@ def test_a_job_whose_locks_are_lost_is_stopped(
     assert stored(spark, table) == OLD
 
 
-def test_a_statement_that_fails_gives_its_locks_back(
+def test_a_failed_statement_frees_locks(
     spark: SparkSession, table: str, manager: LockManager
 ) -> None:
     with pytest.raises(PySparkException):
@@ -188,9 +188,7 @@ def test_a_statement_that_fails_gives_its_locks_back(
     assert not set(spark.sparkContext.getJobTags())
 
 
-def test_the_sessions_settings_say_how_to_wait(
-    spark: SparkSession, table: str, manager: LockManager
-) -> None:
+def test_settings_say_how_to_wait(spark: SparkSession, table: str, manager: LockManager) -> None:
     spark.sql("SET hive.lock.numretries=0")
     try:
         with manager.hold([shared("default/measured/p=1")]):
@@ -204,7 +202,7 @@ def test_the_sessions_settings_say_how_to_wait(
     assert stored(spark, table) == []
 
 
-def test_what_changes_before_it_is_locked_is_locked_anew(
+def test_a_table_that_grows_is_locked_anew(
     spark: SparkSession, table: str, manager: LockManager
 ) -> None:
     query = f"SELECT * FROM {table}"
@@ -226,9 +224,7 @@ def test_what_changes_before_it_is_locked_is_locked_anew(
     assert manager.locks() == []
 
 
-def test_the_sessions_catalogue_tells_partitions_views_and_types(
-    spark: SparkSession, table: str
-) -> None:
+def test_the_catalogue_tells_partitions_views_and_types(spark: SparkSession, table: str) -> None:
     spark.sql("CREATE DATABASE far")
     spark.sql("CREATE TABLE far.odd (v INT, d DATE, s STRING) USING parquet PARTITIONED BY (d, s)")
     spark.sql("INSERT INTO far.odd PARTITION (d=DATE'2020-01-02', s='a/b=c d') VALUES (1)")
@@ -252,9 +248,7 @@ def test_the_sessions_catalogue_tells_partitions_views_and_types(
         spark.sql("DROP DATABASE far CASCADE")
 
 
-def test_the_example_of_the_page_runs_under_its_locks(
-    spark: SparkSession, table: str, tmp_path: Path
-) -> None:
+def test_the_example_of_the_page_runs(spark: SparkSession, table: str, tmp_path: Path) -> None:
     (code,) = (each for each in list_python(ROOT / "docs/locks.md") if "locked_sql" in each)
     spark.sql("CREATE TABLE t (v BIGINT, p INT) USING parquet PARTITIONED BY (p)")
     spark.sql("CREATE TABLE u USING parquet AS SELECT 5 AS v")

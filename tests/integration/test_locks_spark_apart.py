@@ -107,7 +107,7 @@ def test_under_locks_every_read_is_of_one_generation(two: Two, table: str, locks
     assert [*seen, read()] == sorted([*seen, GENERATIONS - 1])
 
 
-def test_what_a_statement_locks_is_known_from_the_metastore(
+def test_locks_are_known_from_the_metastore(
     two: Two, table: str, shared: Metastore, spark: SparkSession
 ) -> None:
     """Partitions, types and views of Hive's own kind, made by the other application or by Hive,

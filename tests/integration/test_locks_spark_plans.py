@@ -259,9 +259,7 @@ ALL = "S planned, S planned/p=1, S planned/p=2"
         ("SELECT * FROM IDENTIFIER(:t) WHERE p = 1", {"t": "planned"}, "S planned, S planned/p=1"),
     ],
 )
-def test_the_session_says_what_a_statement_means(
-    made: SparkSession, sql: str, args: Any, expected: str
-) -> None:
+def test_a_session_gives_a_meaning(made: SparkSession, sql: str, args: Any, expected: str) -> None:
     made.sql("SET place=planned")
     try:
         assert explain(made, sql, args) == expected
@@ -300,9 +298,7 @@ def test_a_statement_runs_on_what_is_locked(made: SparkSession) -> None:
         ("spark.sql.caseSensitive", "true", "WITH DAYS AS (SELECT 1) SELECT * FROM days"),
     ],
 )
-def test_a_setting_that_changes_the_meaning_is_refused(
-    made: SparkSession, setting: str, value: str, sql: str
-) -> None:
+def test_other_meanings_are_refused(made: SparkSession, setting: str, value: str, sql: str) -> None:
     made.conf.set(setting, value)
     try:
         with pytest.raises(InvalidRequestError):

@@ -31,7 +31,11 @@ def make_store(folder: Path, protocol: ProtocolName) -> str:
 
 def arguments(uri: str, rows: int = ROWS, **options: Any) -> dict[str, Any]:
     details = {"table": "rows", "row": "id as text", "family": "f", "part_keys": "10"}
-    return {"rows": rows, "parts": 2, "options": {"uri": uri, "atomic": "true", **details, **options}}
+    return {
+        "rows": rows,
+        "parts": 2,
+        "options": {"uri": uri, "atomic": "true", **details, **options},
+    }
 
 
 def count_rows(engine: Engine) -> int:
@@ -70,7 +74,7 @@ def watching(uri: str) -> Iterator[list[int]]:
 
 
 @every_protocol
-def test_readers_see_all_of_it_or_nothing(
+def test_readers_see_all_or_nothing(
     spark: SparkSession, tmp_path: Path, protocol: ProtocolName
 ) -> None:
     uri = make_store(tmp_path, protocol)
@@ -87,7 +91,7 @@ def test_readers_see_all_of_it_or_nothing(
 
 
 @every_protocol
-def test_a_job_that_fails_leaves_nothing(
+def test_a_failed_job_leaves_nothing(
     spark: SparkSession, tmp_path: Path, protocol: ProtocolName
 ) -> None:
     """A task fails for good, others have locked and written all of theirs."""
@@ -103,7 +107,7 @@ def test_a_job_that_fails_leaves_nothing(
     mend(uri)
 
 
-def test_a_false_assertion_of_one_row_keeps_all_from_happening(
+def test_a_false_assertion_of_one_row_refuses_the_frame(
     spark: SparkSession, tmp_path: Path
 ) -> None:
     uri = make_store(tmp_path, "six-phase")

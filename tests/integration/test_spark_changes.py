@@ -155,9 +155,7 @@ def wait_for(engine: Engine, is_so: Any) -> None:
         clock.sleep_ms(20)
 
 
-def test_a_first_batch_that_did_not_end_begins_where_it_began(
-    spark: SparkSession, uri: str, tmp_path: Path
-) -> None:
+def test_a_first_batch_begins_where_it_began(spark: SparkSession, uri: str, tmp_path: Path) -> None:
     """A query that is told `latest`, and dies in its first batches, must not begin anew at a later
     latest: what was committed meanwhile would be skipped."""
     stream = Stream(spark, uri, tmp_path, startingOffsets="latest")

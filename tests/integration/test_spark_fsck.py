@@ -107,9 +107,7 @@ def test_executors_repair_what_they_find(spark: SparkSession, uri: str) -> None:
     assert collect(done) == told  # and the data frame still tells what was done
 
 
-def test_a_worker_that_is_killed_amid_repairs_does_not_matter(
-    spark: SparkSession, uri: str, tmp_path: Path
-) -> None:
+def test_a_worker_may_be_killed_amid_repairs(spark: SparkSession, uri: str, tmp_path: Path) -> None:
     """Spark runs its task again, which finds the rest."""
     wanted = Inspection(uri, "txn", Ages(0), repairs=True)
     shares = plan_shares(wanted, [TABLE], 1, 1)

@@ -170,7 +170,7 @@ def test_an_atomic_frame_outlives_executors_and_has_copies_of_tasks(
 
 
 @every_protocol
-def test_an_atomic_frame_is_there_or_not_after_each_kill(
+def test_an_atomic_frame_is_whole_or_absent(
     uri: str, tmp_path: Path, protocol: ProtocolName
 ) -> None:
     """All that runs is killed, in turns while parts are written and after the decision."""
@@ -200,9 +200,7 @@ def count_transactions(options: Options) -> int:
         return sum(is_row_key(row.row) for row in rows)
 
 
-def test_a_stream_whose_driver_is_killed_writes_each_row_once(
-    spark: SparkSession, uri: str, tmp_path: Path
-) -> None:
+def test_a_stream_outlives_its_driver(spark: SparkSession, uri: str, tmp_path: Path) -> None:
     """The next driver runs the batch again, by the same names."""
     options = {**make_table(uri, "six-phase"), "batchSize": "20"}
     add_file(tmp_path / "source", "a", range(ROWS))

@@ -61,9 +61,7 @@ def somebody(spark: SparkSession, tmp_path: Path) -> Iterator[Reader]:
         yield found
 
 
-def test_the_page_about_leases_keeps_a_job_under_its_lease(
-    spark: SparkSession, tmp_path: Path
-) -> None:
+def test_the_page_about_leases_holds_a_lease(spark: SparkSession, tmp_path: Path) -> None:
     (example,) = (code for code in list_python(DOCS / "leases.md") if "watched(" in code)
     spark.sql("CREATE DATABASE sales")
     try:

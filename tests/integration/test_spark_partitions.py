@@ -97,9 +97,7 @@ def test_every_row_of_a_partition_is_committed_across_batches(uri: str) -> None:
     assert statuses(uri) == {"5-COMPLETE": 25 + FILLED}
 
 
-def test_large_rows_are_committed_a_few_at_a_time(
-    uri: str, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_large_rows_are_committed_by_few(uri: str, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(partitions, "BATCH_BYTES", 1_000)
     ahead = []
 
@@ -201,16 +199,14 @@ def test_the_first_failed_request_is_named_by_its_row(uri: str) -> None:
         (Request(None), "mutations must be a list"),  # type: ignore[arg-type]
     ],
 )
-def test_an_invalid_request_is_named_and_does_not_spoil_its_batch(
-    uri: str, wrong: Request, why: str
-) -> None:
+def test_an_invalid_request_does_not_spoil_its_batch(uri: str, wrong: Request, why: str) -> None:
     with pytest.raises(PartitionError, match=rf"{why}.*row=2$"):
         commit_rows(uri, range(5), lambda row: wrong if row == 2 else absent_request(row))
     assert stored(uri, range(5)) == [0, 1, 3, 4]
 
 
 @pytest.mark.parametrize("made", [[[], []], None, ([], None), ("x", [])])
-def test_a_row_that_makes_no_request_is_named(uri: str, made: object) -> None:
+def test_a_bad_row_is_named(uri: str, made: object) -> None:
     """A list in the place of a tuple was a ValueError without a row, after other batches."""
     with pytest.raises(PartitionError, match="row=4") as caught:
         commit_rows(uri, range(9), lambda n: made if n == 4 else absent_request(n), batch=3)
@@ -432,9 +428,7 @@ OF_BLOCKS: list[dict[str, Any]] = [
 @pytest.mark.parametrize(
     "wrong", [*WRONG, *OF_BLOCKS, {"to_request": 7}, {"batch": 0}, {"batch": "3"}]
 )
-def test_a_wrong_argument_is_named_in_the_driver_and_in_the_task(
-    uri: str, wrong: dict[str, Any]
-) -> None:
+def test_a_wrong_argument_is_named_in_driver_and_task(uri: str, wrong: dict[str, Any]) -> None:
     """No row is read, and no store is opened, before that."""
     [(name, value)] = wrong.items()
     is_commit = name in ("to_request", "batch")

@@ -85,9 +85,7 @@ def stop_at(uri: str, status: Status, mutations: list[Mutation | Delete], *check
 
 @pytest.mark.parametrize("zone", ["America/Los_Angeles", "Asia/Tokyo"])
 @of_one
-def test_times_of_all_years_are_read_as_they_were_written(
-    spark: SparkSession, uri: str, zone: str
-) -> None:
+def test_times_of_all_years_are_read_as_written(spark: SparkSession, uri: str, zone: str) -> None:
     """The usual end of validity is in the year 10000 of UTC, and the first day is in the year 0."""
     before = spark.conf.get("spark.sql.session.timeZone")
     spark.conf.set("spark.sql.session.timeZone", zone)
@@ -142,9 +140,7 @@ def test_a_table_is_a_data_frame(spark: SparkSession, uri: str) -> None:
 
 
 @every_protocol
-def test_a_decided_transaction_is_seen_whole_and_an_undecided_one_not(
-    spark: SparkSession, uri: str
-) -> None:
+def test_a_decided_transaction_is_seen_and_an_undecided_not(spark: SparkSession, uri: str) -> None:
     """Its owner died before it put its values: they are true from the decision on."""
     stop_at(uri, Status.ASSERTED, [*mutations_of("07", 7_000), *mutations_of("new", 1)])
     stop_at(uri, Status.WRITTEN, [*mutations_of("08", 8_000), *mutations_of("never", 1)])

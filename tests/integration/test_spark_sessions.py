@@ -37,9 +37,7 @@ def list_ids(spark: SparkSession, where: dict[str, str]) -> list[str]:
     return sorted(row.id for row in spark.read.format("txn").options(**where).load().collect())
 
 
-def test_threads_write_once_they_have_registered(
-    spark: SparkSession, where: dict[str, str]
-) -> None:
+def test_threads_write_after_registering(spark: SparkSession, where: dict[str, str]) -> None:
     """Spark looks for the format in the session that is active in the thread, and at first none is;
     reading needs nothing."""
     other = spark.newSession()

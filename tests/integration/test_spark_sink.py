@@ -48,9 +48,7 @@ def assert_each_row_once(uri: str, rows: int) -> None:
     assert statuses(uri)["5-COMPLETE"] == rows
 
 
-def test_a_query_that_begins_again_after_each_batch_writes_each_row_once(
-    spark: SparkSession, uri: str, tmp_path: Path
-) -> None:
+def test_a_query_writes_each_row_once(spark: SparkSession, uri: str, tmp_path: Path) -> None:
     """Of a batch the driver had not noted its end: another run of the query writes it again. A sink
     without tokens has it twice then."""
     given = arguments(uri, tmp_path, metrics=str(tmp_path / "metrics.jsonl"))
@@ -68,9 +66,7 @@ def test_a_query_that_begins_again_after_each_batch_writes_each_row_once(
     ]
 
 
-def test_an_atomic_batch_whose_end_is_forgotten_happens_once(
-    spark: SparkSession, uri: str, tmp_path: Path
-) -> None:
+def test_an_atomic_batch_happens_once(spark: SparkSession, uri: str, tmp_path: Path) -> None:
     for number in range(2):
         add_file(tmp_path / "source", f"{number}", range(number * 20, number * 20 + 20))
     write_stream(spark, **arguments(uri, tmp_path, atomic="true"))
@@ -83,9 +79,7 @@ def test_an_atomic_batch_whose_end_is_forgotten_happens_once(
     assert (len(found), len(timestamps)) == (40, 2)
 
 
-def test_a_sink_creates_its_tables_and_writes_rows_of_several(
-    spark: SparkSession, uri: str, tmp_path: Path
-) -> None:
+def test_a_sink_creates_its_tables(spark: SparkSession, uri: str, tmp_path: Path) -> None:
     add_file(tmp_path / "source", "a", range(10))
     columns = "v=f:v, id=by_v(v)/i:id as text"
     write_stream(spark, **arguments(uri, tmp_path, family="", columns=columns, newTable="1"))
@@ -94,9 +88,7 @@ def test_a_sink_creates_its_tables_and_writes_rows_of_several(
     assert entries == {b"%d" % row: [b"%d" % row] for row in range(10)}
 
 
-def test_rejects_of_a_batch_that_is_run_again_are_there_once(
-    spark: SparkSession, uri: str, tmp_path: Path
-) -> None:
+def test_rejects_of_a_batch_are_kept_once(spark: SparkSession, uri: str, tmp_path: Path) -> None:
     with connect(uri, table="rows") as engine:
         engine.commit([Mutation(Key("3", "f", "v"), "mine")])
     add_file(tmp_path / "source", "a", range(10))
@@ -109,9 +101,7 @@ def test_rejects_of_a_batch_that_is_run_again_are_there_once(
     assert json.loads(line)["row"] == {"id": 3, "v": "3"}
 
 
-def test_a_batch_in_update_mode_is_written_once(
-    spark: SparkSession, uri: str, tmp_path: Path
-) -> None:
+def test_a_batch_in_update_mode_happens_once(spark: SparkSession, uri: str, tmp_path: Path) -> None:
     """Spark gives sinks in Python no aggregates in update mode: `foreachBatch` takes those."""
     register(spark)
     add_file(tmp_path / "source", "a", range(10))
@@ -134,9 +124,7 @@ def test_a_batch_in_update_mode_is_written_once(
     assert statuses(uri)["5-COMPLETE"] == 20
 
 
-def test_rows_that_are_named_happen_once_in_all_batches(
-    spark: SparkSession, uri: str, tmp_path: Path
-) -> None:
+def test_named_rows_happen_once(spark: SparkSession, uri: str, tmp_path: Path) -> None:
     register(spark)
     frame = spark.createDataFrame([(1, "a"), (2, "b")], "id long, v string")
     options = arguments(uri, tmp_path)["options"]
@@ -150,9 +138,7 @@ def test_rows_that_are_named_happen_once_in_all_batches(
         make_batch_writer(options)(frame, 0)
 
 
-def test_a_stream_in_complete_mode_is_refused(
-    spark: SparkSession, uri: str, tmp_path: Path
-) -> None:
+def test_a_complete_stream_is_refused(spark: SparkSession, uri: str, tmp_path: Path) -> None:
     register(spark)
     add_file(tmp_path / "source", "a", range(3))
     rows = spark.readStream.schema("id long").csv(f"{tmp_path}/source").groupBy("id").count()

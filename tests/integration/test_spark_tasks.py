@@ -113,9 +113,7 @@ def test_the_error_of_a_job_names_the_request(spark: SparkSession, uri: str) -> 
 
 
 @pytest.mark.parametrize("kind", ["arrow", "pandas"])
-def test_a_data_frame_is_committed_in_batches_and_counted(
-    spark: SparkSession, uri: str, kind: str
-) -> None:
+def test_a_data_frame_is_committed_in_batches(spark: SparkSession, uri: str, kind: str) -> None:
     """A job that runs again finds what it committed; and a day on which nothing happened has no
     tasks, or tasks without batches, and a sum of none."""
     first, again, none = (Counts.of(spark) for _ in range(3))
@@ -139,9 +137,7 @@ def make_batch_task(uri: str, counts: Counts) -> Callable[[Iterable[Any]], Itera
     return run
 
 
-def test_blocks_run_in_tasks_and_pages_of_stages_have_the_counts(
-    spark: SparkSession, uri: str
-) -> None:
+def test_blocks_run_and_pages_of_stages_have_counts(spark: SparkSession, uri: str) -> None:
     """Spark's own pages know nothing of accumulators in Python, of the data source neither."""
 
     def run(block: OptimisticTransaction, row: Row) -> None:

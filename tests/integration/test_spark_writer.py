@@ -75,9 +75,7 @@ def test_each_row_is_a_transaction_and_is_counted(spark: SparkSession, uri: str)
     assert versions(uri) == 50
 
 
-def test_rows_of_a_group_are_one_transaction_and_stand_together(
-    spark: SparkSession, uri: str
-) -> None:
+def test_rows_of_a_group_are_one_transaction(spark: SparkSession, uri: str) -> None:
     """The second part of one that is scattered would be another transaction."""
     frame = spark.range(20).selectExpr("id", "string(id) v", "id % 5 g")
     sorted_frame = frame.repartition(2, "g").sortWithinPartitions("g")
@@ -136,9 +134,7 @@ def test_tokens_outlive_the_job(spark: SparkSession, uri: str) -> None:
 @pytest.mark.parametrize(
     "more", [{"on_reject": "count"}, {"rejects": "table:rejects", "group_by": "event"}]
 )
-def test_a_name_of_two_rows_is_an_error(
-    spark: SparkSession, uri: str, more: dict[str, str]
-) -> None:
+def test_a_name_of_two_rows_is_wrong(spark: SparkSession, uri: str, more: dict[str, str]) -> None:
     """The second row, or second part of a group that is split over partitions, counted as repeated,
     and was lost. No kind of reject hides it."""
     rows = [(number, str(number), "e") for number in range(10)]

@@ -200,9 +200,7 @@ def test_a_catalog_may_join_a_row_key() -> None:
         ),
     ],
 )
-def test_a_catalog_with_what_is_not_supported_is_refused(
-    change: dict[str, Any], words: str
-) -> None:
+def test_a_catalog_with_something_else_is_refused(change: dict[str, Any], words: str) -> None:
     with pytest.raises(InvalidRequestError, match=words):
         mapping_of(catalog=json.dumps(CATALOG | change))
 

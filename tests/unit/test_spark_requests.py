@@ -86,9 +86,7 @@ SPACED = kinds.StructType([*WITH_EXTRA.fields, kinds.StructField("a b", kinds.St
         ({"once_by": "a b"}, b"rows/x"),
     ],
 )
-def test_a_token_of_columns_names_job_table_and_values(
-    options: dict[str, str], token: bytes
-) -> None:
+def test_a_token_names_job_table_and_values(options: dict[str, str], token: bytes) -> None:
     rows = [{"id": 1, "v": "a/b", "extra": "c", "a b": "x"}]
     assert tokens(rows, SPACED, columns="v=f:v, extra=f:e, `a b`=f:x", **options) == [token]
 
@@ -143,9 +141,7 @@ WITH_ENTRY = "v=f:v, id=by_v(v, id)/i:id as text"
         ({"v": "x" * 100_000, "extra": ""}, {"columns": "v=f:v, extra=f:e"}, "is empty"),
     ],
 )
-def test_a_row_that_makes_no_request_is_named(
-    row: dict[str, Any], options: dict[str, str], message: str
-) -> None:
+def test_a_bad_row_is_named(row: dict[str, Any], options: dict[str, str], message: str) -> None:
     """One of a million may be broken; and the error of a large one is read by people."""
     schema = WITH_EXTRA if "extra" in row else SCHEMA
     with pytest.raises(PartitionError, match=message) as told:

@@ -192,9 +192,7 @@ WRITTEN = {"table": "rows", "row": "id", "columns": "v=f:v, id=by_v(v, id)/i:id"
 
 
 @pytest.mark.parametrize("mode", ["write", "atomic", "sink"])
-def test_missing_tables_are_created_while_a_write_is_planned(
-    empty_store: tuple[str, Engine], mode: str
-) -> None:
+def test_missing_tables_are_created_at_planning(empty_store: tuple[str, Engine], mode: str) -> None:
     uri, engine = empty_store
     options, plan, _ = MODES[mode]
     given = {**WRITTEN, **options, "uri": uri, "newTable": "3", "splitKeys": r"g\xff,p"}
@@ -256,9 +254,7 @@ def test_a_table_of_the_catalogue_names_what_works(options: dict[str, str]) -> N
             use()
 
 
-def test_an_atomic_frame_with_a_task_without_report_is_aborted(
-    empty_store: tuple[str, Engine],
-) -> None:
+def test_an_atomic_frame_without_a_report_is_aborted(empty_store: tuple[str, Engine]) -> None:
     """The parts of that task would not be counted, so half of the frame would commit."""
     uri, engine = empty_store
     writer = TxnDataSource({**MAPPED, "uri": uri, "newTable": "1", "atomic": "true"}).writer(
