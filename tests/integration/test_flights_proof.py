@@ -13,15 +13,7 @@ from pyspark.sql import DataFrame, SparkSession
 
 from tests.integration.readers import read_source
 from txn import Engine, Key, connect
-from txn.demo.data import (
-    FAMILY,
-    Flight,
-    WayName,
-    flight_request,
-    flight_row,
-    tables_named,
-    unpack,
-)
+from txn.demo.data import FAMILY, Flight, WayName, flight_request, flight_row, tables_named, unpack
 from txn.demo.job import WAYS, Load, read_flights
 from txn.demo.proof import reconcile
 from txn.model import Check, Edit

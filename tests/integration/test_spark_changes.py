@@ -19,13 +19,7 @@ from pyspark.sql.types import BinaryType, DataType, LongType, StructType
 from txn import Delete, Engine, Key, Mutation, connect
 from txn.errors import InvalidRequestError
 from txn.protocol.statuses import ProtocolName
-from txn.reading.feed import (
-    Bounds,
-    ChangeFeed,
-    ChangesLostError,
-    Offset,
-    read_changes,
-)
+from txn.reading.feed import Bounds, ChangeFeed, ChangesLostError, Offset, read_changes
 from txn.spark import register
 from txn.spark.changes import CHANGES, ChangeReader
 from txn.spark.definitions import check_columns

@@ -6,11 +6,7 @@ from collections import Counter
 
 import pytest
 
-from recovery.commands.flights import (
-    Report,
-    describe_crash,
-    describe_end,
-)
+from recovery.commands.flights import Report, describe_crash, describe_end
 from recovery.findings import Kind, Repaired, Tally, tally_document
 from txn.demo.data import tables_named
 

@@ -21,11 +21,7 @@ from txn.spark import PartitionError
 from txn.spark.atomic import split_parts, split_rows
 from txn.spark.codecs import arrow_schema
 from txn.spark.options import SourceOptions
-from txn.spark.requests import (
-    Naming,
-    SourceRows,
-    parse_requests,
-)
+from txn.spark.requests import Naming, SourceRows, parse_requests
 from txn.spark.tokens import make_token, name_scope
 from txn.spark.writer import Rejects
 
@@ -422,10 +418,7 @@ ENTRY = Mutation(Key("a/1", "i", "id", "by_v"), "1")
 
 @pytest.mark.parametrize(
     ("options", "assertions"),
-    [
-        ({"if_absent": "true"}, (Not(Some(V)),)),
-        ({"if_version": "extra"}, (Version(V, 5),)),
-    ],
+    [({"if_absent": "true"}, (Not(Some(V)),)), ({"if_version": "extra"}, (Version(V, 5),))],
 )
 def test_a_row_and_its_index_entry_are_one_request(
     options: dict[str, str], assertions: tuple[Any, ...]
