@@ -8,7 +8,6 @@ from __future__ import annotations
 import os
 import signal
 import time
-from collections.abc import Iterable
 from dataclasses import asdict, dataclass
 from functools import cache
 from pathlib import Path
@@ -19,17 +18,9 @@ from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql.functions import udf
 from pyspark.sql.types import LongType
 
-from txn import Key, Mutation, OptimisticTransaction, Policy
 from txn.locks import LockManager, Waiting, open_manager
 from txn.locks.spark import locked_sql, session_requests
-from txn.spark import (
-    Counts,
-    bind_partition,
-    commit_partition,
-    make_batch_writer,
-    register,
-    run_partition,
-)
+from txn.spark import Counts, make_batch_writer, register
 
 SMALL_BATCHES = {
     "spark.buffer.size": "256",
@@ -149,50 +140,6 @@ def _make_trouble(frame: DataFrame, trouble: dict[str, Any] | None) -> DataFrame
     # Without types, by which Spark would look for another kind of function.
     meet = udf(lambda row: given.meet(row), LongType())  # noqa: PLW0108
     return frame.withColumn("id", meet("id"))
-
-
-def run_range(
-    spark: SparkSession,
-    *,
-    way: str,
-    rows: int,
-    parts: int,
-    options: dict[str, Any],
-    trouble: dict[str, Any],
-) -> dict[str, int]:
-    """Commit a range of rows by `commit` or `run`, with some trouble; return what was counted.
-    options: those that `write_range` has for the same."""
-    counts = Counts.of(spark)
-    given = Trouble(**trouble)
-
-    def run(block: OptimisticTransaction, row: int) -> None:
-        key = Key(str(row), "f", "v")
-        if block.get(key) is not None:
-            raise RuntimeError("a row that is there is run again")
-        block.put(key, str(row))
-
-    def make_request(row: int) -> tuple[list[Mutation], list[Any]]:
-        return [Mutation(Key(str(row), "f", "v"), str(row))], []
-
-    task: Any = run_partition if way == "run" else commit_partition
-    bound = bind_partition(
-        task,
-        options["uri"],
-        run if way == "run" else make_request,
-        once=str,
-        job="range",
-        counts=counts,
-        table=options["table"],
-        transactions=options.get("transactions", "txn"),
-        batch=int(options["batchSize"]),
-        policy=Policy(lock_ttl_ms=int(options["lock_ttl_ms"])),
-    )
-
-    def meet(some: Iterable[int]) -> None:
-        bound(given.meet(row) for row in some)
-
-    spark.sparkContext.parallelize(range(rows), parts).foreachPartition(meet)
-    return asdict(counts.summary())
 
 
 def run_statement(

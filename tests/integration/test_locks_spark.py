@@ -140,30 +140,6 @@ def test_under_locks_a_reader_sees_all_of_the_old_and_then_all_of_the_new(
     assert manager.locks() == []
 
 
-def test_under_locks_a_reader_waits_for_who_overwrites(
-    spark: SparkSession, table: str, gate: Gate, pool: ThreadPoolExecutor, manager: LockManager
-) -> None:
-    """Spark removes the old files before it runs the job: at that moment the partition is empty,
-    which is what a reader without locks sees. Other partitions can be read all the while."""
-    slow = (
-        f"INSERT OVERWRITE TABLE {table} PARTITION (p=1) "
-        f"SELECT /*+ COALESCE(1) */ gate(id + 1000) FROM RANGE({ROWS})"
-    )
-    plain = f"SELECT v FROM {table} WHERE p = {{p}}"
-    write = begun(pool, spark, lambda: locked_sql(spark, manager, slow))
-    gate.wait_until_reached()
-    assert stored(spark, table) == []
-    with pytest.raises(LockDenied, match="X default/measured/p=1"):
-        locked_sql(spark, manager, plain.format(p=1), waiting=NOT_AT_ALL)
-    assert values(locked_sql(spark, manager, plain.format(p=2), waiting=NOT_AT_ALL)) == [7]
-    with pytest.raises(LockDenied):
-        locked_sql(spark, manager, f"SELECT v FROM {table}", waiting=NOT_AT_ALL)
-    read = begun(pool, spark, lambda: locked_sql(spark, manager, plain.format(p=1)))
-    gate.let_go()
-    write.result()
-    assert values(read.result()) == NEW
-
-
 def test_a_job_whose_locks_are_lost_is_stopped(
     spark: SparkSession, table: str, gate: Gate, pool: ThreadPoolExecutor, engine: Engine
 ) -> None:

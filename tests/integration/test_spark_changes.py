@@ -4,7 +4,6 @@ again, and what is refused."""
 from __future__ import annotations
 
 import pickle
-import uuid
 from collections import Counter
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -19,7 +18,7 @@ from pyspark.sql.types import BinaryType, DataType, LongType, StructType
 from txn import Delete, Engine, Key, Mutation, connect
 from txn.errors import InvalidRequestError
 from txn.protocol.statuses import ProtocolName
-from txn.reading.feed import Bounds, ChangeFeed, ChangesLostError, Offset, read_changes
+from txn.reading.feed import ChangesLostError
 from txn.spark import register
 from txn.spark.changes import CHANGES, ChangeReader
 from txn.spark.definitions import check_columns
@@ -177,19 +176,6 @@ def test_a_wrong_option_is_told_by_the_query(spark: SparkSession, tmp_path: Path
 def test_a_schema_of_something_else_is_refused(field: tuple[str, DataType]) -> None:
     with pytest.raises(InvalidRequestError, match="no such column"):
         check_columns(StructType().add(*field), CHANGES)
-
-
-def test_a_feed_goes_through_a_server(txn_server: str) -> None:
-    table = f"fed-{uuid.uuid4().hex[:8]}"
-    with connect(txn_server, table=table) as engine:
-        engine.ensure_table(table, ["f"])
-        feed = ChangeFeed(engine.context, Bounds(delay_ms=1))
-        start = Offset(feed.now_ms())
-        done = engine.commit([Mutation(Key("a", "f", "v"), "1")]).transaction
-        engine.context.clock.sleep_ms(3)
-        part = feed.list_part(start, feed.find_end(start))
-        changes = list(read_changes(engine.context, part, tables={table.encode()}))
-    assert [change.transaction for change in changes] == [done]
 
 
 def test_columns_can_be_left_out(uri: str) -> None:

@@ -15,7 +15,6 @@ import pytest
 from pyspark.sql import SparkSession
 
 from recovery import check, repair_all
-from tests.integration import spark_jobs
 from tests.integration.hbase import HBase
 from tests.integration.spark_cluster import (
     HOSTS,
@@ -24,7 +23,7 @@ from tests.integration.spark_cluster import (
     run_application,
     wait_until,
 )
-from tests.integration.spark_jobs import SMALL_BATCHES, add_file, write_stream
+from tests.integration.spark_jobs import SMALL_BATCHES, add_file, write_range, write_stream
 from tests.integration.spark_requests import list_statuses
 from txn import Engine, connect
 from txn.protocol.row import is_row_key
@@ -34,7 +33,8 @@ pytestmark = pytest.mark.long
 ROWS = 400
 PARTS = 10
 KILLS = 10
-JOBS = "tests.integration.spark_jobs:"
+WRITE = "tests.integration.spark_jobs:write_range"
+STREAM = "tests.integration.spark_jobs:write_stream"
 SPECULATION = {
     "spark.speculation": "true",
     "spark.speculation.interval": "100ms",
@@ -96,11 +96,9 @@ def mend(options: Options) -> None:
         assert not list(check(engine.context, grace_ms=0, scan=scan))
 
 
-def call(way: str, options: Options, **trouble: Any) -> tuple[str, dict[str, Any]]:
-    """Return the job of a way to commit ROWS in two partitions, the first in trouble."""
-    given = {"rows": ROWS, "parts": 2, "trouble": trouble}
-    given["options"] = {**options, "batchSize": "20"}
-    return ("write_range", given) if way == "write" else ("run_range", {"way": way, **given})
+def list_arguments(options: Options, **trouble: Any) -> dict[str, Any]:
+    """Return those of a job that writes ROWS in two partitions, the first in trouble."""
+    return {"rows": ROWS, "parts": 2, "options": {**options, "batchSize": "20"}, "trouble": trouble}
 
 
 def assert_each_row_once(options: Options, counted: dict[str, int]) -> None:
@@ -110,16 +108,10 @@ def assert_each_row_once(options: Options, counted: dict[str, int]) -> None:
     assert find_rows(options) == {row: [row] for row in range(ROWS)}
 
 
-@pytest.mark.parametrize("way", ["write", "commit", "run"])
 @every_protocol
 @pytest.mark.parametrize("trouble", ["straggles", "fails", "exits", "executor", "driver"])
-def test_each_row_is_committed_once(  # noqa: PLR0917
-    request: pytest.FixtureRequest,
-    uri: str,
-    tmp_path: Path,
-    way: str,
-    protocol: ProtocolName,
-    trouble: str,
+def test_each_row_is_committed_once(
+    request: pytest.FixtureRequest, uri: str, tmp_path: Path, protocol: ProtocolName, trouble: str
 ) -> None:
     """A straggler gets a copy, without which the job would not end; a task fails, or its worker
     ends itself; an executor is killed; a driver is, with all it has, and another one does the job
@@ -127,22 +119,20 @@ def test_each_row_is_committed_once(  # noqa: PLR0917
     options, gate = make_table(uri, protocol), tmp_path / "gate"
     if trouble == "driver":
         spark: SparkSession = request.getfixturevalue("spark")
-        job, given = call(way, options, pause_ms=10, hangs_at=150, gate=str(gate))
-        given["options"] |= {"jobId": "kills"} if way == "write" else {}
+        options["jobId"] = "kills"
+        given = list_arguments(options, pause_ms=10, hangs_at=150, gate=str(gate))
         with run_application(tmp_path / "spark", "local[2]") as mortal:
-            mortal.start(JOBS + job, **given)
+            mortal.start(WRITE, **given)
             wait_until(gate.exists)
             mortal.kill()
             with pytest.raises(JobFailedError):
                 mortal.wait()
-        counted = getattr(spark_jobs, job)(spark, **{**given, "trouble": {}})
-        assert_each_row_once(options, counted)
+        assert_each_row_once(options, write_range(spark, **{**given, "trouble": {}}))
         return
     application: Application = request.getfixturevalue("application")
     ends_early = {"fails": "fails_at", "exits": "dies_at"}.get(trouble)
     met = {"attempts": 2, ends_early: 150} if ends_early else {"hangs_at": 150}
-    job, given = call(way, options, gate=str(gate), pause_ms=10, **met)
-    application.start(JOBS + job, **given)
+    application.start(WRITE, **list_arguments(options, gate=str(gate), pause_ms=10, **met))
     if ends_early:
         wait_until(lambda: 0 in find_rows(options))
         gate.touch()
@@ -159,7 +149,7 @@ def test_an_atomic_frame_outlives_executors_and_has_copies_of_tasks(
     """Attempts of a task write the same parts, one after the other and beside each other."""
     options = {**make_table(uri, protocol), "part_keys": "40", "atomic": "true"}
     trouble = {"pause_ms": 25, "attempts": 2}
-    application.start(JOBS + "write_range", rows=ROWS, parts=3, options=options, trouble=trouble)
+    application.start(WRITE, rows=ROWS, parts=3, options=options, trouble=trouble)
     wait_until(lambda: list_all(options)[1].total() >= 4)
     application.kill_executors()
     application.wait()
@@ -179,7 +169,7 @@ def test_an_atomic_frame_is_whole_or_absent(
     for kill in range(KILLS):
         options = {**make_table(uri, protocol), "part_keys": "40", "atomic": "true"}
         with run_application(tmp_path / f"spark-{kill}", "local[2]") as application:
-            application.start(JOBS + "write_range", rows=ROWS, parts=3, options=options)
+            application.start(WRITE, rows=ROWS, parts=3, options=options)
             least = seed.randint(1, PARTS)
             if kill % 2:
                 wait_until(lambda: bool(find_rows(options)))  # noqa: B023
@@ -207,7 +197,7 @@ def test_a_stream_outlives_its_driver(spark: SparkSession, uri: str, tmp_path: P
     given = {"source": f"{tmp_path}/source", "checkpoint": f"{tmp_path}/checkpoint"}
     with run_application(tmp_path / "spark", "local[2]", SMALL_BATCHES) as application:
         trouble = {"pause_ms": 30}
-        application.start(JOBS + "write_stream", **given, options=options, trouble=trouble)
+        application.start(STREAM, **given, options=options, trouble=trouble)
         wait_until(lambda: len(find_rows(options)) >= 60)
         application.kill()
     assert_each_row_once(options, write_stream(spark, **given, options=options))

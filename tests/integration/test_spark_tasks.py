@@ -42,6 +42,12 @@ def make_task(uri: str, counts: Counts | None = None, **options: Any) -> Callabl
     return partial(commit_partition, uri, **{**given, "counts": counts, **options})  # type: ignore[arg-type]
 
 
+def put_absent(block: OptimisticTransaction, row: int) -> None:
+    key = Key(f"{row:05}", "f", "value")
+    assert block.get(key) is None, "a row that is there is run again"
+    block.put(key, str(row))
+
+
 def assert_each_row_once(uri: str, rows: int) -> None:
     with connect(uri, table="rows") as engine:
         cells = engine.read([Key(f"{row:05}", "f", "value") for row in range(rows)])
@@ -51,7 +57,10 @@ def assert_each_row_once(uri: str, rows: int) -> None:
     assert found.keys() <= {"5-COMPLETE", "7-ABORTED"}
 
 
-def test_workers_killed_in_the_middle_change_nothing(spark: SparkSession, uri: str) -> None:
+@pytest.mark.parametrize("way", ["commit", "run"])
+def test_workers_killed_in_the_middle_change_nothing(
+    spark: SparkSession, uri: str, way: str
+) -> None:
     """A worker that the kernel kills dies inside a commit; its rows are half-way, its locks held.
     The task runs again: it finds what was committed, finishes or undoes the rest, and goes on."""
     counts = Counts.of(spark)
@@ -67,7 +76,11 @@ def test_workers_killed_in_the_middle_change_nothing(spark: SparkSession, uri: s
         if context.attemptNumber() == 0:
             signal.pause()
 
-    task = make_task(uri, counts, batch=10, policy=POLICY)
+    if way == "commit":
+        task = make_task(uri, counts, batch=10, policy=POLICY)
+    else:
+        given: Any = {"once": token, "job": "rows", "table": "rows", "counts": counts}
+        task = partial(run_partition, uri, function=put_absent, batch=10, policy=POLICY, **given)
     numbers = spark.sparkContext.parallelize(range(ROWS), PARTITIONS)
     numbers.foreachPartition(lambda rows: task(mortal(rows)))
     summary = counts.summary()

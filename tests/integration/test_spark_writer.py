@@ -87,14 +87,6 @@ def test_rows_of_a_group_are_one_transaction(spark: SparkSession, uri: str) -> N
     assert "105" not in scan(uri)
 
 
-def test_what_is_there_already_fails_the_write(spark: SparkSession, uri: str) -> None:
-    put(uri, "2", "mine")
-    frame = spark.range(3).selectExpr("id", "'theirs' v").coalesce(1)
-    with pytest.raises(Exception, match=r'AssertionFailedError.*row=.*"id": 2'):
-        write(frame, uri, if_absent="true")
-    assert scan(uri)["2"] == {"v": "mine"}
-
-
 def test_a_version_that_was_read_must_still_be_there(spark: SparkSession, uri: str) -> None:
     seen, other = put(uri, "1", "a"), put(uri, "2", "a")
     rows = [(1, "b", seen), (2, "b", other - 1), (3, "b", None)]
@@ -291,16 +283,6 @@ def test_bad_rows_are_kept_and_the_others_written(spark: SparkSession, uri: str)
     assert "3" not in scan(uri, "orders") and "c3/3" in scan(uri, "by_customer")
     with pytest.raises(Exception, match=r"a value is empty.*column='state'"):
         write(frame.where("id in (2, 3)"), uri, **ORDERS, onReject="count")
-
-
-def test_columns_are_named_in_any_case(spark: SparkSession, uri: str) -> None:
-    frame = spark.sql("select 1L as Id, 'x' as `a``B`, 'y' as Ref, timestamp_millis(0) as At")
-    columns = {"columns": "`A``b`=f:a, REF=f:ref, at=f:at", "row": "ID as text", "family": ""}
-    write(frame, uri, onceBy="REF", groupBy="ref", **columns)
-    read = spark.read.format("txn").options(uri=uri, table="rows", **columns)
-    found = read.schema("id long, `A``B` string, reF string, AT timestamp").load()
-    assert found.exceptAll(frame).isEmpty() and found.count() == 1
-    assert found.where("ref = 'y' and ID = 1").count() == 1
 
 
 def test_times_of_day_and_intervals_are_read_as_written(spark: SparkSession, uri: str) -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import uuid
 from collections.abc import Callable, Collection, Iterator
+from pathlib import Path
 from typing import Any
 
 import pyarrow as pa
@@ -18,6 +19,7 @@ from txn.spark import changes, make_batch_writer, reader, views
 from txn.spark.atomic import ATOMIC, AtomicWriter, PartsReport
 from txn.spark.changes import CHANGES
 from txn.spark.options import COMMON
+from txn.spark.session import choose_sockets
 from txn.spark.source import TxnDataSource
 from txn.spark.views import LOCKS_SCHEMA, LocksReader, TransactionsReader
 from txn.spark.writer import STREAMING, WRITING
@@ -316,3 +318,21 @@ def test_all_tasks_of_a_snapshot_read_as_of_its_planning() -> None:
         usual = make_source(**{**MAPPED, "uri": source.options["uri"]}).reader(SCHEMA)
         (batch,) = (batch for part in usual.partitions() for batch in usual.read(part))
         assert batch.num_rows == 3
+
+
+@pytest.mark.parametrize("master", [None, "local[3]", "local-cluster[1,1,1024]"])
+def test_workers_on_this_machine_are_reached_by_unix_sockets(master: str | None) -> None:
+    """Through TCP each task of a worker in use waits 40 ms: a week's flights lost seconds."""
+    settings = choose_sockets(Path("/tmp/folder"), master)
+    assert settings["spark.python.unix.domain.socket.enabled"] == "true"
+    assert settings["spark.python.unix.domain.socket.dir"] == "/tmp/folder"
+
+
+@pytest.mark.parametrize(
+    ("folder", "master"),
+    [("/tmp/" + "x" * 60, None), ("/tmp/" + "ü" * 30, None), ("/tmp/folder", "spark://host:7077")],
+)
+def test_nothing_is_set_where_sockets_cannot_be_made(folder: str, master: str | None) -> None:
+    """The kernel refuses long paths, in which Spark's names are 41 bytes; and the folder is not
+    there on other machines."""
+    assert choose_sockets(Path(folder), master) == {}
