@@ -9,7 +9,6 @@ import os
 import signal
 import time
 from dataclasses import asdict, dataclass
-from functools import cache
 from pathlib import Path
 from typing import Any
 
@@ -18,8 +17,7 @@ from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql.functions import udf
 from pyspark.sql.types import LongType
 
-from txn.locks import LockManager, Waiting, open_manager
-from txn.locks.spark import locked_sql, session_requests
+from txn.locks.spark import session_requests
 from txn.spark import Counts, make_batch_writer, register
 
 SMALL_BATCHES = {
@@ -30,8 +28,6 @@ SMALL_BATCHES = {
 }
 """Settings with which a task commits its first rows long before it has read the last ones."""
 HANGS_S = 300
-LEASE_MS = 60_000
-PATIENT = Waiting(retries=10_000, pause_ms=50, deadline_ms=120_000)
 
 
 @dataclass(frozen=True)
@@ -142,23 +138,11 @@ def _make_trouble(frame: DataFrame, trouble: dict[str, Any] | None) -> DataFrame
     return frame.withColumn("id", meet("id"))
 
 
-def run_statement(
-    spark: SparkSession, *, sql: str, name: str, locks: str | None = None
-) -> list[Any]:
-    """Return the first column of a statement's rows. name: of the application. locks: the manager
-    whose locks to wait for."""
-    if locks is None:
-        return [row[0] for row in spark.sql(sql).collect()]
-    return [row[0] for row in locked_sql(spark, _open_locks(locks, name), sql, waiting=PATIENT)]
+def run_statement(spark: SparkSession, *, sql: str) -> None:
+    """Run a statement to its end."""
+    spark.sql(sql).collect()
 
 
 def explain_locks(spark: SparkSession, *, sql: str) -> list[str]:
     """Return what a statement would lock."""
     return [str(request) for request in session_requests(spark, sql)]
-
-
-@cache
-def _open_locks(uri: str, name: str) -> LockManager:
-    """Return the manager of this process, which ends with it."""
-    lease = "session_ms" if uri.startswith("zookeeper") else "lease_ms"
-    return open_manager(uri, name=name, **{lease: LEASE_MS})

@@ -3,13 +3,9 @@
 from __future__ import annotations
 
 import json
-import os
 import re
-import signal
 import subprocess
 import sys
-from collections.abc import Iterable, Iterator
-from functools import partial
 from pathlib import Path
 from typing import Any, get_args
 
@@ -23,8 +19,6 @@ from recovery.opening import open_store_of
 from recovery.spark import (
     COLUMNS,
     Inspection,
-    Reported,
-    Share,
     fsck,
     inspect_shares,
     list_lines,
@@ -105,30 +99,6 @@ def test_executors_repair_what_they_find(spark: SparkSession, uri: str) -> None:
     assert {result for kind, result in results if kind not in REPORTED} == {"repaired"}
     assert {row[0] for row in find_here(uri)} <= REPORTED
     assert collect(done) == told  # and the data frame still tells what was done
-
-
-def test_a_worker_may_be_killed_amid_repairs(spark: SparkSession, uri: str, tmp_path: Path) -> None:
-    """Spark runs its task again, which finds the rest."""
-    wanted = Inspection(uri, "txn", Ages(0), repairs=True)
-    shares = plan_shares(wanted, [TABLE], 1, 1)
-    divided = spark.sparkContext.parallelize(shares, len(shares))
-    killed = tmp_path / "killed"
-    told = divided.mapPartitions(partial(look_and_die, wanted, str(killed))).collect()
-    assert len(list(tmp_path.glob("killed*"))) == 2
-    assert sum(isinstance(each, Tally) for each in told) == len(shares)
-    repair_shares(spark, wanted, shares)  # data may have been looked at before its transactions
-    assert {row[0] for row in find_here(uri)} <= REPORTED
-
-
-def look_and_die(wanted: Inspection, killed: str, shares: Iterable[Share]) -> Iterator[Reported]:
-    """Kill this worker after the second repair of each kind of share, once."""
-    for share in shares:
-        mark = Path(f"{killed}-{share.is_data}")
-        for number, told in enumerate(inspect_shares(wanted, [share])):
-            if number == 1 and not mark.exists():
-                mark.touch()
-                os.kill(os.getpid(), signal.SIGKILL)
-            yield told
 
 
 def test_findings_are_a_source_of_spark(spark: SparkSession, uri: str) -> None:

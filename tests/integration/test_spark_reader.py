@@ -4,10 +4,7 @@ transactions and locks, and `option("snapshot", "true")`, which shows a table at
 from __future__ import annotations
 
 import uuid
-from collections.abc import Iterator
-from contextlib import contextmanager
 from pathlib import Path
-from threading import Event, Thread
 from types import SimpleNamespace
 from typing import Any, get_args
 
@@ -18,7 +15,6 @@ from pyspark.sql import DataFrame, SparkSession
 from tests.integration.hbase import HBase
 from tests.unit.worlds import after_status
 from txn import Delete, Engine, Exact, Key, Mutation, connect
-from txn.client.parts import PartsClient
 from txn.model import Edit, Family
 from txn.protocol.locks import holder_of
 from txn.protocol.row import column, created_ms, status_key
@@ -30,7 +26,6 @@ from txn.testing.faulty import Crash, Fault, FaultyStore, Reply
 PUSHDOWN = "spark.sql.python.filterPushdown.enabled"
 SNAPPED = [f"{number:02}" for number in range(60)]
 SPLITS = [b"30"]
-READS = 4
 Given = dict[str, Any]
 COLUMNS = "v string=d:v, n bigint=d:count"
 of_one = pytest.mark.parametrize("protocol", ["fenced"])
@@ -291,66 +286,6 @@ def make_table(uri: str, table: str, protocol: ProtocolName, versions: int = 1_0
 
 def read(spark: SparkSession, given: Given) -> DataFrame:
     return spark.read.format("txn").options(**given).load()
-
-
-@contextmanager
-def replacing_all(given: Given, pause_s: float) -> Iterator[list[int]]:
-    """Replace all rows again and again, in parts, as an atomic data frame does; yield the numbers
-    that were written."""
-    over, done = Event(), [0]
-
-    def write() -> None:
-        with connect(given["uri"], table=given["table"], transactions=given["transactions"]) as e:
-            client, table = PartsClient(e), given["table"]
-            while not over.wait(pause_s):
-                transaction, number = client.begin(), done[-1] + 1
-                parts = [SNAPPED[start : start + 20] for start in range(0, len(SNAPPED), 20)]
-                value = str(number)
-                times = [
-                    client.write(
-                        transaction,
-                        task,
-                        0,
-                        [Mutation(Key(row, "d", "v", table), value) for row in part],
-                    )
-                    for task, part in enumerate(parts)
-                ]
-                client.commit(transaction, [1] * len(parts), max(times))
-                done.append(number)
-
-    writer = Thread(target=write)
-    writer.start()
-    try:
-        yield done
-    finally:
-        over.set()
-        writer.join()
-
-
-def check_reads(spark: SparkSession, given: Given) -> None:
-    """Each read shows all rows, of one number: one that was written while it ran."""
-    register(spark)
-    with replacing_all(given, 0.05) as done:
-        for _ in range(READS):
-            before = done[-1]
-            rows = read(spark, given).collect()
-            assert sorted(row.id for row in rows) == SNAPPED
-            (value,) = {row.v for row in rows}
-            assert before <= int(value) <= done[-1] + 1
-    assert len(done) > READS, "too few frames were written beside the reads"
-
-
-@every_protocol
-def test_no_read_shows_a_mixture_of_two_frames(
-    spark: SparkSession, tmp_path: Path, protocol: ProtocolName
-) -> None:
-    """Each frame is one transaction. Without the option a read beside it shows a part of it."""
-    check_reads(spark, make_table(f"embedded://{tmp_path}/store?sync=off", "rows", protocol))
-
-
-def test_no_read_of_hbase_shows_a_mixture(spark: SparkSession, hbase: HBase) -> None:
-    given = make_table(hbase.native, f"snapshot-{uuid.uuid4().hex[:8]}", "six-phase")
-    check_reads(spark, given)
 
 
 def test_a_data_frame_keeps_its_instant(spark: SparkSession, tmp_path: Path) -> None:

@@ -117,14 +117,6 @@ def test_several_columns_make_a_row_key_of_text() -> None:
         row_key(mapping, "x", "k|l", 5, 7)
 
 
-@pytest.mark.parametrize("value", [None, ""])
-def test_a_row_key_without_a_part_is_refused(value: str | None) -> None:
-    mapping = mapping_of(SCHEMA, table="t", row="id", family="d")
-    batch = pa.RecordBatch.from_pylist([{"id": value}], schema=arrow_schema(SCHEMA))
-    with pytest.raises(InvalidRequestError, match="null or empty column='id'"):
-        mapping.encode_rows(batch)
-
-
 def test_what_does_not_encode_or_decode_is_named() -> None:
     mapping = mapping_of(SCHEMA, table="t", row="id", family="d")
     v, n = mapping.columns

@@ -18,7 +18,6 @@ from txn.spark.mapping import MappedColumn
 from txn.spark.options import SourceOptions
 from txn.spark.ranges import (
     ALL,
-    PARTITIONS,
     Range,
     cut_ranges,
     divide_ranges,
@@ -136,13 +135,6 @@ def test_bounds_are_rows_with_escapes() -> None:
     assert parse_bounds(SourceOptions({"prefix": r"a\xff"})) == (b"a\xff", b"b")
     with pytest.raises(InvalidRequestError, match="a prefix, or start and stop"):
         parse_bounds(SourceOptions({"prefix": "a", "stop": "b"}))
-
-
-def test_a_number_of_tasks_is_whole_or_left_open() -> None:
-    assert SourceOptions({}).whole(PARTITIONS, None) is None
-    assert SourceOptions({"numPartitions": "7"}).whole(PARTITIONS, None) == 7
-    with pytest.raises(InvalidRequestError, match="option='numPartitions'"):
-        SourceOptions({"numPartitions": "0"}).whole(PARTITIONS, None)
 
 
 def test_ranges_are_cut_at_splits_and_joined_again() -> None:

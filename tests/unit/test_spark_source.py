@@ -231,15 +231,6 @@ def test_a_new_table_that_makes_no_sense_is_refused(given: dict[str, str], words
             plan(make_source(**WRITTEN, **options, **given))
 
 
-@pytest.mark.parametrize("mode", ["write", "atomic"])
-def test_a_column_of_assertions_is_no_policy(mode: str, empty_store: tuple[str, Engine]) -> None:
-    """A field of Policy has the same name."""
-    options, _, _ = MODES[mode]
-    schema = StructType([*SCHEMA, StructField("must", StringType())])
-    given = {**MAPPED, **options, "uri": empty_store[0], "newTable": "1", "assertions": "must"}
-    TxnDataSource(given).writer(schema, False)
-
-
 def test_a_condition_selects_rows_of_the_reader() -> None:
     source = make_source(**MAPPED, where="id >= 'c'", stop="e")
     assert source.reader(SCHEMA).ranges == ((b"c", b"e"),)  # type: ignore[attr-defined]
