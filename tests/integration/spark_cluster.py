@@ -70,7 +70,7 @@ class Application:
         """Kill the executors and their Python workers, as machines that stop."""
         executors = [each for each in self._list_descendants() if EXECUTOR in _command(each)]
         assert executors
-        _kill([process for each in executors for process in [each, *each.children(recursive=True)]])
+        _kill([one for each in executors for one in (each, *each.children(recursive=True))])
 
     def kill(self) -> None:
         """Kill the whole application: the driver, its JVM, executors and Python workers, at once,

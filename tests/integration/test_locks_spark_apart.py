@@ -26,7 +26,7 @@ THEIRS = "SELECT `m`.`v` FROM `default`.`measured` `m`"
 def test_locks_are_known_from_the_metastore(spark: SparkSession, tmp_path: Path) -> None:
     """Partitions, types and views of Hive's own kind, made by another application or by Hive, whose
     views say nothing of the session that made them: all names in them are whole."""
-    with metastore(spark, tmp_path / "metastore") as shared:
+    with metastore(spark, tmp_path) as shared:
         with run_application(tmp_path / "writer", None, shared.settings) as writer:
             for sql in MADE:
                 writer.run("tests.integration.spark_jobs:run_statement", sql=sql)

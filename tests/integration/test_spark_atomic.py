@@ -135,7 +135,8 @@ def test_a_job_of_one_name_happens_once_for_each_table(spark: SparkSession, tmp_
 def test_options_that_do_not_fit_are_refused(spark: SparkSession, tmp_path: Path) -> None:
     """Rejects would make it part of a data frame."""
     uri = make_store(tmp_path, "six-phase")
-    for wrong in ({"on_reject": "count"}, {"row": "nobody"}, {"uri": "txn://127.0.0.1:1"}):
+    given: list[dict[str, Any]] = [{"on_reject": "count"}, {"row": "nobody"}]
+    for wrong in (*given, {"uri": "txn://127.0.0.1:1"}):
         with pytest.raises(Exception, match="InvalidRequestError"):
             write_range(spark, **arguments(**{"uri": uri, **wrong}))
     assert list_statuses(uri) == ([], Counter())

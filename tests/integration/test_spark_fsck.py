@@ -103,7 +103,13 @@ def test_executors_repair_what_they_find(spark: SparkSession, uri: str) -> None:
 
 def test_findings_are_a_source_of_spark(spark: SparkSession, uri: str) -> None:
     register(spark)
-    options = {"uri": uri, "view": "findings", "grace_ms": 0, "scan": TABLE, "numPartitions": 2}
+    options: dict[str, Any] = {
+        "uri": uri,
+        "view": "findings",
+        "grace_ms": 0,
+        "scan": TABLE,
+        "numPartitions": 2,
+    }
     found = spark.read.format("txn").options(**options).load()
     assert collect(found) == find_here(uri)
     kinds = sorted(row[0] for row in found.select("kind").collect())

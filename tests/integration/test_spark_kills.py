@@ -194,7 +194,7 @@ def test_a_stream_outlives_its_driver(spark: SparkSession, uri: str, tmp_path: P
     """The next driver runs the batch again, by the same names."""
     options = {**make_table(uri, "six-phase"), "batchSize": "20"}
     add_file(tmp_path / "source", "a", range(ROWS))
-    given = {"source": f"{tmp_path}/source", "checkpoint": f"{tmp_path}/checkpoint"}
+    given: Options = {"source": f"{tmp_path}/source", "checkpoint": f"{tmp_path}/checkpoint"}
     with run_application(tmp_path / "spark", "local[2]", SMALL_BATCHES) as application:
         trouble = {"pause_ms": 30}
         application.start(STREAM, **given, options=options, trouble=trouble)

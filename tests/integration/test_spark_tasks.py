@@ -36,10 +36,15 @@ def uri(tmp_path: Path) -> str:
     return uri
 
 
-def make_task(uri: str, counts: Counts | None = None, **options: Any) -> Callable[..., Summary]:
+def make_task(uri: str, counts: Counts | None = None, **options: Any) -> Callable[..., Any]:
     """Return what commits the numbers of a partition, each once."""
-    given = {"to_request": absent_request, "once": token, "job": "rows", "table": "rows"}
-    return partial(commit_partition, uri, **{**given, "counts": counts, **options})  # type: ignore[arg-type]
+    given: dict[str, Any] = {
+        "to_request": absent_request,
+        "once": token,
+        "job": "rows",
+        "table": "rows",
+    }
+    return partial(commit_partition, uri, **{**given, "counts": counts, **options})
 
 
 def put_absent(block: OptimisticTransaction, row: int) -> None:

@@ -390,7 +390,8 @@ def test_a_group_is_rejected_as_a_whole() -> None:
 @pytest.mark.parametrize("once", ["true", "false"])
 def test_a_rejected_row_may_come_again_mended(once: str) -> None:
     """Its reject must not take the token that names the payment."""
-    options = {"once": once} if once == "false" else {"once_by": "id", "job_id": "pay"}
+    named = {"once_by": "id", "job_id": "pay"}
+    options: dict[str, Any] = {"once": once} if once == "false" else named
     _, (kept,) = build_with_rejects([{"id": 1, "v": ""}], **options)
     _, (again,) = build_with_rejects([{"id": 1, "v": ""}], **options)
     assert kept.token == again.token
