@@ -115,6 +115,9 @@ def test_several_columns_make_a_row_key_of_text() -> None:
             mapping.decode_rows([wrong])
     with pytest.raises(InvalidRequestError, match="separator in it column='id'"):
         row_key(mapping, "x", "k|l", 5, 7)
+    for absent in (None, ""):
+        with pytest.raises(InvalidRequestError, match="null or empty column='id'"):
+            row_key(mapping, "x", absent, 5, 7)
 
 
 def test_what_does_not_encode_or_decode_is_named() -> None:

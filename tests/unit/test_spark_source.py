@@ -124,6 +124,7 @@ WRONG: list[tuple[str, dict[str, str], str]] = [
     ("schema", {"columns": MAPPED["columns"], "row": "id", "hbase.table": "x"}, r"hbase\.table"),
     ("read", {**MAPPED, "pushDownPredicate": "true"}, "say where"),
     ("read", {**MAPPED, "view": "row"}, "unknown value"),
+    ("read", {**MAPPED, "numPartitions": "0"}, "whole number option='numPartitions'"),
     ("read", {**MAPPED, "view": "changes"}, "readStream"),
     *(
         ("schema", {**MAPPED, option: "1"}, "unknown option")
