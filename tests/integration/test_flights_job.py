@@ -176,21 +176,6 @@ def test_a_job_that_is_atomic_shows_no_part_and_leaves_others_alone(tmp_path: Pa
         assert engine.outcome(another) is Outcome.UNDECIDED
 
 
-def test_killing_a_job_leaves_none_of_its_processes(tmp_path: Path) -> None:
-    script = (
-        "import subprocess, sys\n"
-        "orphan = [sys.executable, '-c', 'import signal; signal.pause()', sys.argv[1]]\n"
-        "subprocess.Popen(['sh', '-c', '\"$@\" & exit', 'sh', *orphan]).wait()\n"
-        "print('{}', flush=True)\n"
-        "subprocess.run(orphan)\n"
-    )
-    (tmp_path / "forking.py").write_text(script)
-    with Job("forking", [str(tmp_path / "mark")], tmp_path) as job:
-        next(job.lines())
-        assert job.kill() >= 2
-        assert processes_of(str(tmp_path / "mark")) == []
-
-
 def test_a_job_dies_with_its_starter(tmp_path: Path) -> None:
     (tmp_path / "resting.py").write_text("import signal\nprint('{}', flush=True)\nsignal.pause()\n")
     script = (

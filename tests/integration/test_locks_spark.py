@@ -104,29 +104,6 @@ def stored(spark: SparkSession, table: str) -> list[int]:
     return values(spark.sql(f"SELECT v FROM {table} WHERE p = 1").collect())
 
 
-@pytest.mark.parametrize("are_ignored", [True, False])
-def test_without_locks_a_reader_loses_half_of_what_it_reads_or_fails(
-    spark: SparkSession, table: str, gate: Gate, pool: ThreadPoolExecutor, are_ignored: bool
-) -> None:
-    """The failure that the locks are for: rows of the old partition and none of the rest, or where
-    missing files are not ignored an error in the middle."""
-    spark.conf.set("spark.sql.files.ignoreMissingFiles", str(are_ignored).lower())
-    try:
-        read = begun(pool, spark, lambda: spark.sql(READ.format(table=table)).collect())
-        gate.wait_until_reached()
-        spark.sql(OVERWRITE.format(table=table))
-        gate.let_go()
-        if are_ignored:
-            seen = values(read.result())
-            assert 0 < len(seen) < ROWS
-            assert set(seen) < set(OLD)
-        else:
-            with pytest.raises(Exception, match="FILE_NOT_EXIST"):
-                read.result()
-    finally:
-        spark.conf.unset("spark.sql.files.ignoreMissingFiles")
-
-
 def test_under_locks_a_reader_sees_all_of_the_old_and_then_all_of_the_new(
     spark: SparkSession, table: str, gate: Gate, pool: ThreadPoolExecutor, manager: LockManager
 ) -> None:

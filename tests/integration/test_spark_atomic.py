@@ -13,8 +13,7 @@ import pytest
 from pyspark.sql import SparkSession
 
 from recovery import check, repair_all
-from tests.integration.spark_jobs import write_range
-from tests.integration.spark_requests import list_statuses
+from tests.integration.spark_jobs import list_statuses, write_range
 from txn import Engine, Key, Mutation, connect
 from txn.protocol.statuses import ProtocolName, Status
 

@@ -23,8 +23,13 @@ from tests.integration.spark_cluster import (
     run_application,
     wait_until,
 )
-from tests.integration.spark_jobs import SMALL_BATCHES, add_file, write_range, write_stream
-from tests.integration.spark_requests import list_statuses
+from tests.integration.spark_jobs import (
+    SMALL_BATCHES,
+    add_file,
+    list_statuses,
+    write_range,
+    write_stream,
+)
 from txn import Engine, connect
 from txn.protocol.row import is_row_key
 from txn.protocol.statuses import ProtocolName, Status

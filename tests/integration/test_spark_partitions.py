@@ -17,7 +17,7 @@ from pyspark import TaskContext
 from pyspark.sql.types import LongType, StringType, StructField, StructType
 
 from tests.integration.serving import served
-from tests.integration.spark_requests import absent_request, statuses, token
+from tests.integration.spark_jobs import absent_request, statuses, token
 from txn import (
     AssertionFailedError,
     Delete,

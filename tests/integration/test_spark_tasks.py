@@ -17,7 +17,7 @@ from pyspark import TaskContext
 from pyspark.sql import Row, SparkSession
 
 from recovery import Kind, Repaired, check, repair
-from tests.integration.spark_requests import absent_request, statuses, token
+from tests.integration.spark_jobs import absent_request, statuses, token
 from txn import Key, OptimisticTransaction, Policy, connect
 from txn.spark import Counts, Summary, bind_partition, commit_partition, register, run_partition
 from txn.spark.partitions import open_worker

@@ -17,8 +17,13 @@ from pyspark.sql import DataFrame, SparkSession
 from recovery import check
 from recovery.findings import Severity
 from tests.integration.hbase import HBase
-from tests.integration.spark_jobs import add_file, write_stream
-from tests.integration.spark_requests import list_statuses, patch_request, statuses
+from tests.integration.spark_jobs import (
+    add_file,
+    list_statuses,
+    patch_request,
+    statuses,
+    write_stream,
+)
 from tests.tracing import PROVIDER, SPANS_VARIABLE, id_of, read_spans, traced
 from txn import Delete, InvalidRequestError, Key, Mutation, connect
 from txn.protocol.statuses import ProtocolName, Status
