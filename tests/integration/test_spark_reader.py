@@ -26,7 +26,7 @@ from txn.stores import open_store
 from txn.testing.faulty import Crash, Fault, FaultyStore, Reply
 
 PUSHDOWN = "spark.sql.python.filterPushdown.enabled"
-SNAPPED = [f"{number:02}" for number in range(60)]
+IDS = [f"{number:02}" for number in range(60)]
 SPLITS = [b"30"]
 Given = dict[str, Any]
 COLUMNS = "v string=d:v, n bigint=d:count"
@@ -148,7 +148,7 @@ def test_a_decided_transaction_is_seen_and_an_undecided_not(spark: SparkSession,
     rows = {row.id: row for row in frame(spark, uri, numPartitions=2).collect()}
     assert (rows["07"].v, rows["07"].n) == ("text 7000", 7_000)
     assert (rows["08"].v, rows["08"].n) == ("text 8", 8)
-    assert rows.keys() - {"new"} == {f"{number:02}" for number in range(60)}
+    assert rows.keys() - {"new"} == set(IDS)
     assert rows["new"].v == "text 1"
 
 
@@ -189,10 +189,6 @@ def test_what_cannot_be_read_is_told_before_any_task(spark: SparkSession, uri: s
     assert not Path(nowhere.partition("//")[2].partition("?")[0]).exists()
 
 
-def text_of(table: str, row: str) -> Mutation:
-    return Mutation(Key(row, "d", "v", table), f"text {row}")
-
-
 def test_regions_of_hbase_are_read_beside_each_other(spark: SparkSession, hbase: HBase) -> None:
     register(spark)
     table = f"regions-{uuid.uuid4().hex}"
@@ -200,10 +196,10 @@ def test_regions_of_hbase_are_read_beside_each_other(spark: SparkSession, hbase:
     with connect(hbase.native, table=table, transactions=given["transactions"]) as engine:
         store = engine.context.store
         store.ensure_table(table.encode(), {b"d": Family()}, [b"20", b"40"])
-        engine.commit([text_of(table, f"{number:02}") for number in range(60)])
+        engine.commit([Mutation(Key(row, "d", "v"), f"text {row}") for row in IDS])
     found = frame(spark, table=table, columns="v string=d:v", **given)
     assert found.rdd.getNumPartitions() == 3
-    assert sorted(row.id for row in found.collect()) == [f"{number:02}" for number in range(60)]
+    assert sorted(row.id for row in found.collect()) == IDS
     few = frame(spark, table=table, columns="v string=d:v", numPartitions=2, stop="30", **given)
     assert (few.rdd.getNumPartitions(), few.count()) == (2, 30)
 
@@ -279,9 +275,7 @@ def make_table(uri: str, table: str, protocol: ProtocolName, versions: int = 1_0
     given = {"uri": uri, "transactions": f"txn-{table}", "table": table}
     with connect(uri, table=table, transactions=given["transactions"], protocol=protocol) as engine:
         engine.context.store.ensure_table(table.encode(), {b"d": Family(versions=versions)}, SPLITS)
-        engine.commit(
-            [Mutation(Key(row, "d", "v"), b"0") for row in SNAPPED], labels={"at": "first"}
-        )
+        engine.commit([Mutation(Key(row, "d", "v"), b"0") for row in IDS], labels={"at": "first"})
     more = {"row": "id string", "columns": "v string=d:v", "numPartitions": 2, "snapshot": True}
     return {**given, **more, "rowless": "skip"}
 
