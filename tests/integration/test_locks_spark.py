@@ -1,5 +1,5 @@
-"""Spark jobs over Parquet tables under locks or a lease. A job is stopped in the middle by a gate, at
-which its first row waits."""
+"""Spark jobs over Parquet tables under locks or a lease. A job is stopped in the middle by a gate,
+at which its first row waits."""
 
 from __future__ import annotations
 
