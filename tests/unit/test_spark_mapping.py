@@ -7,7 +7,7 @@ from typing import Any
 
 import pyarrow as pa
 import pytest
-from pyspark.sql import types as kinds
+from pyspark.sql import types as t
 
 from txn import InvalidRequestError, Key
 from txn.spark.codecs import arrow_schema
@@ -16,11 +16,11 @@ from txn.spark.options import SourceOptions, match_name, split_names
 
 pytestmark = pytest.mark.fast
 
-SCHEMA = kinds.StructType(
+SCHEMA = t.StructType(
     [
-        kinds.StructField("v", kinds.StringType()),
-        kinds.StructField("id", kinds.StringType()),
-        kinds.StructField("n", kinds.LongType()),
+        t.StructField("v", t.StringType()),
+        t.StructField("id", t.StringType()),
+        t.StructField("n", t.LongType()),
     ]
 )
 OTHERS = "v=d:v, n=by_v(v, n as text)/i:n, id=by_v(v, n as text)/i:id, v=copies/c:v, id=ns:e(v)/x:i"
@@ -36,7 +36,7 @@ CATALOG: dict[str, Any] = {
 
 
 def mapping_of(
-    schema: kinds.StructType | None = None,
+    schema: t.StructType | None = None,
     /,
     besides: tuple[str, ...] = (),
     is_written: bool = False,
@@ -89,13 +89,13 @@ def test_types_in_a_mapping_make_a_schema() -> None:
         row="id string",
         columns="v=d:v as utf-8,n=d:n as long, `a b` decimal(10, 2)=d:x\\x2cy, t timestamp=d:t",
     )
-    assert mapping.schema == kinds.StructType(
+    assert mapping.schema == t.StructType(
         [
-            kinds.StructField("id", kinds.StringType()),
-            kinds.StructField("v", kinds.StringType()),
-            kinds.StructField("n", kinds.LongType()),
-            kinds.StructField("a b", kinds.DecimalType(10, 2)),
-            kinds.StructField("t", kinds.TimestampType()),
+            t.StructField("id", t.StringType()),
+            t.StructField("v", t.StringType()),
+            t.StructField("n", t.LongType()),
+            t.StructField("a b", t.DecimalType(10, 2)),
+            t.StructField("t", t.TimestampType()),
         ]
     )
     assert cells_of(mapping)["a b"] == (3, b"d", b"x,y", "text")
@@ -103,7 +103,7 @@ def test_types_in_a_mapping_make_a_schema() -> None:
 
 def test_several_columns_make_a_row_key_of_text() -> None:
     """The number's own bytes would hold separators, and be in no order."""
-    schema = kinds.StructType([*SCHEMA.fields, kinds.StructField("part", kinds.IntegerType())])
+    schema = t.StructType([*SCHEMA.fields, t.StructField("part", t.IntegerType())])
     mapping = mapping_of(schema, table="t", row="id, part", family="d", separator="|")
     assert row_key(mapping, "x", "k", 5, -3) == b"k|-3"
     assert [column.to_pylist() for column in mapping.decode_rows([b"k|7", b"l|8"])] == [
@@ -150,7 +150,7 @@ def test_a_catalog_is_understood() -> None:
     mapping = mapping_of(catalog=json.dumps(CATALOG))
     assert (mapping.table, mapping.row[0].name) == (b"t", "id")
     assert cells_of(mapping) == {"v": (1, b"d", b"v", "utf-8"), "n": (2, b"d", b"count", "long")}
-    part = mapping_of(kinds.StructType(SCHEMA.fields[:2]), catalog=json.dumps(CATALOG))
+    part = mapping_of(t.StructType(SCHEMA.fields[:2]), catalog=json.dumps(CATALOG))
     assert cells_of(part) == {"v": (0, b"d", b"v", "utf-8")}
     spaced = CATALOG | {"table": {"namespace": "n", "name": "t"}}
     assert mapping_of(catalog=json.dumps(spaced)).table == b"n:t"
@@ -259,7 +259,7 @@ def test_names_of_columns_ignore_case(family: str) -> None:
     assert mapping.find_column("N").name == "n"
     catalog = json.dumps(CATALOG).replace('"v":', '"V":')
     assert [c.name for c in mapping_of(SCHEMA, catalog=catalog).columns] == ["v", "n"]
-    both = kinds.StructType([*SCHEMA.fields, kinds.StructField("V", kinds.StringType())])
+    both = t.StructType([*SCHEMA.fields, t.StructField("V", t.StringType())])
     assert set(cells_of(mapping_of(both, table="t", row="id", family="d"))) == {"v", "n", "V"}
     assert match_name("V", ["v", "V"]) == "V"
     with pytest.raises(InvalidRequestError, match=r"several columns.*columns=\['ab', 'AB'\]"):
@@ -268,7 +268,7 @@ def test_names_of_columns_ignore_case(family: str) -> None:
 
 def test_backquotes_hold_any_name() -> None:
     names = ["a`b", "c, d", "e (f", "`", "id"]
-    schema = kinds.StructType([kinds.StructField(name, kinds.StringType()) for name in names])
+    schema = t.StructType([t.StructField(name, t.StringType()) for name in names])
     columns = "`a``b`=d:a, `c, d`=d:c, `e (f`=d:e, ````=d:q"
     mapping = mapping_of(schema, table="t", row="id", columns=columns)
     assert [column.name for column in mapping.columns] == names[:4]

@@ -16,7 +16,7 @@ import pytest
 from hypothesis import given as drawn
 from hypothesis import strategies as st
 from pyspark.sql import Row
-from pyspark.sql import types as kinds
+from pyspark.sql import types as t
 
 from txn import Delete, Exact, Key, Mutation, Not, Request, Some, Version
 from txn.errors import InvalidRequestError
@@ -32,16 +32,14 @@ from txn.spark.writer import Rejects
 
 pytestmark = pytest.mark.fast
 
-SCHEMA = kinds.StructType(
-    [kinds.StructField("id", kinds.LongType()), kinds.StructField("v", kinds.StringType())]
-)
-WITH_EXTRA = kinds.StructType([*SCHEMA.fields, kinds.StructField("extra", kinds.StringType())])
+SCHEMA = t.StructType([t.StructField("id", t.LongType()), t.StructField("v", t.StringType())])
+WITH_EXTRA = t.StructType([*SCHEMA.fields, t.StructField("extra", t.StringType())])
 Rows = list[dict[str, Any]]
 V = Key("1", "f", "v", "rows")
 OTHER = Key("7", "f", "n", "other")
 
 
-def draft(rows: Rows, schema: kinds.StructType = SCHEMA, **options: str) -> list[Request]:
+def draft(rows: Rows, schema: t.StructType = SCHEMA, **options: str) -> list[Request]:
     """Return the requests of rows that came as one record batch."""
     given = {"uri": "memory://x", "table": "rows", "row": "id as text", "columns": "v=f:v"}
     builder = parse_requests(SourceOptions({**given, **options}), schema)
@@ -51,7 +49,7 @@ def draft(rows: Rows, schema: kinds.StructType = SCHEMA, **options: str) -> list
     return [request for _, request in builder.build_requests([batch], b"job/0")]
 
 
-def tokens(rows: Rows, schema: kinds.StructType = SCHEMA, **options: str) -> list[bytes | None]:
+def tokens(rows: Rows, schema: t.StructType = SCHEMA, **options: str) -> list[bytes | None]:
     return [request.once for request in draft(rows, schema, **options)]
 
 
@@ -73,7 +71,7 @@ def test_tokens_depend_on_all_that_a_row_is() -> None:
     assert one.rpartition(b"/")[2] != other.rpartition(b"/")[2]
 
 
-SPACED = kinds.StructType([*WITH_EXTRA.fields, kinds.StructField("a b", kinds.StringType())])
+SPACED = t.StructType([*WITH_EXTRA.fields, t.StructField("a b", t.StringType())])
 
 
 @pytest.mark.parametrize(
@@ -95,7 +93,7 @@ def test_a_token_names_job_table_and_values(options: dict[str, str], token: byte
 def test_a_token_tells_the_job_the_table_and_the_values() -> None:
     """Whatever slashes and backslashes are in them, two that differ are never one transaction."""
     words = ["".join(some) for size in (1, 2) for some in product("a/\\", repeat=size)]
-    schema = kinds.StructType([kinds.StructField(name, kinds.StringType()) for name in ("a", "b")])
+    schema = t.StructType([t.StructField(name, t.StringType()) for name in ("a", "b")])
     batch = pa.record_batch([*zip(*product(words, words), strict=True)], schema.names)
     values = {
         value
@@ -197,12 +195,12 @@ def test_only_the_files_of_attempts_that_count_get_names(tmp_path: Any) -> None:
 def test_a_row_that_python_has_no_values_for_is_named() -> None:
     """An error that fails while it is told hides the row, and what is wrong with it."""
     columns_of = {
-        "id": kinds.LongType(),
-        "w": kinds.LongType(),
-        "d": kinds.DateType(),
-        "n": kinds.ArrayType(kinds.DateType()),
+        "id": t.LongType(),
+        "w": t.LongType(),
+        "d": t.DateType(),
+        "n": t.ArrayType(t.DateType()),
     }
-    schema = kinds.StructType([kinds.StructField(*each) for each in columns_of.items()])
+    schema = t.StructType([t.StructField(*each) for each in columns_of.items()])
     columns = "w=f:w as byte, d=f:d, n=f:n"
     given = {"uri": "memory://x", "table": "rows", "row": "id as text", "columns": columns}
     builder = parse_requests(SourceOptions(given), schema)
@@ -244,8 +242,8 @@ def test_a_token_stands_for_its_rows_and_where_they_go() -> None:
     assert again.once_content == found[0].once_content
 
 
-TEXTS = (kinds.StructField(name, kinds.StringType()) for name in ("w", "doc", "g"))
-EVERYTHING = kinds.StructType([*SCHEMA.fields, *TEXTS, kinds.StructField("seen", kinds.LongType())])
+TEXTS = (t.StructField(name, t.StringType()) for name in ("w", "doc", "g"))
+EVERYTHING = t.StructType([*SCHEMA.fields, *TEXTS, t.StructField("seen", t.LongType())])
 ROWS = st.lists(
     st.fixed_dictionaries(
         {
@@ -276,7 +274,7 @@ def build_all(batches: list[pa.RecordBatch], options: dict[str, str]) -> list[An
     """Return the requests with their sources, and the error that ends them."""
     given = {"uri": "memory://x", "table": "rows", "row": "id as text", "columns": "v=f:v, w=f:w"}
     used = ["id", "v", "w", *{"g", "doc", "seen"}.intersection(_list_words(options))]
-    schema = kinds.StructType([field for field in EVERYTHING.fields if field.name in used])
+    schema = t.StructType([field for field in EVERYTHING.fields if field.name in used])
     some = [batch.select(schema.names) for batch in batches]
     found: list[Any] = []
     try:
@@ -335,7 +333,7 @@ class Kept(NamedTuple):
 
 
 def build_with_rejects(
-    rows: Rows, schema: kinds.StructType = SCHEMA, **options: str
+    rows: Rows, schema: t.StructType = SCHEMA, **options: str
 ) -> tuple[list[str], list[Kept]]:
     """Return what is written of rows that came as one record batch, and what is rejected."""
     given = {"uri": "memory://x", "table": "rows", "row": "id as text", "columns": "v=f:v"}
@@ -414,7 +412,7 @@ def test_conditions_and_tokens_name_columns_in_any_case() -> None:
     (request,) = draft([row], WITH_EXTRA, **options)
     assert request.once == b"rows/1"
     assert set(request.assertions) == {Not(Some(V)), Exact(V, "b")}
-    schema = kinds.StructType([*SCHEMA.fields, kinds.StructField("seen", kinds.LongType())])
+    schema = t.StructType([*SCHEMA.fields, t.StructField("seen", t.LongType())])
     (request,) = draft([{"id": 1, "v": "a", "seen": 5}], schema, if_version="`V`=SEEN")
     assert request.assertions == (Version(V, 5),)
 
@@ -429,7 +427,7 @@ ENTRY = Mutation(Key("a/1", "i", "id", "by_v"), "1")
 def test_a_row_and_its_index_entry_are_one_request(
     options: dict[str, str], assertions: tuple[Any, ...]
 ) -> None:
-    schema = kinds.StructType([*SCHEMA.fields, kinds.StructField("extra", kinds.LongType())])
+    schema = t.StructType([*SCHEMA.fields, t.StructField("extra", t.LongType())])
     used = schema if "if_version" in options else SCHEMA
     (request,) = draft([{"id": 1, "v": "a", "extra": 5}], used, columns=WITH_ENTRY, **options)
     assert request.mutations == (Mutation(V, "a"), ENTRY)
