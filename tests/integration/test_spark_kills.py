@@ -125,7 +125,7 @@ def test_each_row_is_committed_once(
         spark: SparkSession = request.getfixturevalue("spark")
         options["jobId"] = "kills"
         given = list_arguments(options, pause_ms=10, hangs_at=150, gate=str(gate))
-        with run_application(tmp_path / "spark", "local[2]") as mortal:
+        with run_application(tmp_path / "spark", "local[2]", SMALL_BATCHES) as mortal:
             mortal.start(WRITE, **given)
             wait_until(gate.exists)
             mortal.kill()
