@@ -1,4 +1,4 @@
-"""A Spark application in a process of its own, on any master, whose parts can be killed.
+"""A Spark application in a process of its own, whose parts can be killed.
 
 `Application` is its outside: it has named functions called there, `module:function`, with the
 session and arguments that JSON can write. Executors are found among the descendants of its JVM.
@@ -15,12 +15,9 @@ import time
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager, suppress
 from pathlib import Path
-from queue import Empty, Queue
-from threading import Thread
 from typing import Any
 
 import psutil
-import pyspark
 from pyspark import SparkConf, SparkContext
 
 from tests.integration.hbase import QUICK_JAVA
@@ -28,16 +25,13 @@ from txn.host.java import find_java_home
 from txn.spark.session import local_session
 
 ROOT = Path(__file__).parents[2]
-CLUSTER = "local-cluster[2,1,1024]"
-"""Two executors of a core each, which are processes of their own: two at once, killed apart."""
 HOSTS = "hosts"
-"""The same on two addresses of this machine, which Spark takes for two hosts: only so does a task
-that straggles get a copy, as that is never where the task itself is."""
+"""Two executors of a core each, on two addresses of this machine, which Spark takes for two hosts:
+only so does a task that straggles get a copy, as that is never where the task itself is."""
 ADDRESSES = ("127.0.0.1", "127.0.0.2")
 ENDS_WITHIN_S = 60
 HAPPENS_WITHIN_S = 300  # the first task of a job needs its time on a busy machine
 EXECUTOR = "CoarseGrainedExecutorBackend"
-WORKER = "pyspark.daemon"
 READY = "ready"
 
 
@@ -50,14 +44,6 @@ class Application:
 
     def __init__(self, process: subprocess.Popen[str]) -> None:
         self._process = process
-        self._answers: Queue[str] = Queue()
-        Thread(target=self._listen, daemon=True).start()
-
-    def _listen(self) -> None:
-        assert self._process.stdout is not None
-        for line in self._process.stdout:
-            self._answers.put(line)
-        self._answers.put("")
 
     def start(self, function: str, **arguments: Any) -> None:
         """Have a function called, and return at once."""
@@ -65,13 +51,10 @@ class Application:
         self._process.stdin.write(json.dumps([function, arguments]) + "\n")
         self._process.stdin.flush()
 
-    def wait(self, within_s: float = HAPPENS_WITHIN_S) -> Any:
+    def wait(self) -> Any:
         """Return what the function returned, or raise JobFailedError."""
-        try:
-            line = self._answers.get(timeout=within_s)
-        except Empty:
-            raise TimeoutError(f"no answer of the application within_s={within_s}") from None
-        if not line:
+        assert self._process.stdout is not None
+        if not (line := self._process.stdout.readline()):
             raise JobFailedError("the application has ended")
         answer = json.loads(line)
         if "error" in answer:
@@ -83,22 +66,11 @@ class Application:
         self.start(function, **arguments)
         return self.wait()
 
-    def list_executors(self) -> list[psutil.Process]:
-        """Return the executors of a cluster that live now."""
-        return [each for each in self._list_descendants() if EXECUTOR in _command(each)]
-
-    def kill_executor(self, place: int = 0) -> int:
-        """Kill an executor and its Python workers, as a machine that stops; return its process."""
-        executor = self.list_executors()[place]
-        _kill([executor, *executor.children(recursive=True)])
-        return executor.pid
-
-    def kill_worker(self) -> int:
-        """Kill a Python worker that runs a task; return its process."""
-        workers = (each for each in self._list_descendants() if WORKER in _command(each))
-        worker = max(workers, key=lambda each: each.create_time())  # the oldest starts the others
-        _kill([worker])
-        return worker.pid
+    def kill_executors(self) -> None:
+        """Kill the executors and their Python workers, as machines that stop."""
+        executors = [each for each in self._list_descendants() if EXECUTOR in _command(each)]
+        assert executors
+        _kill([one for each in executors for one in (each, *each.children(recursive=True))])
 
     def kill(self) -> None:
         """Kill the whole application: the driver, its JVM, executors and Python workers, at once,
@@ -127,16 +99,12 @@ class Application:
 
 @contextmanager
 def run_application(
-    folder: Path,
-    master: str | None = CLUSTER,
-    *,
-    failures: int = 4,
-    settings: Mapping[str, str] | None = None,
+    folder: Path, master: str | None, settings: Mapping[str, str] | None = None
 ) -> Iterator[Application]:
     """Start an application; afterwards it has ended, with all its processes.
 
-    folder: for all that Spark writes. master: None: tasks run in the driver's JVM. failures: how
-    often a task may fail. No task begins before all executors are there.
+    folder: for all that Spark writes. master: None: tasks run in the driver's JVM. No task begins
+    before all executors are there.
     """
     folder.mkdir(parents=True, exist_ok=True)
     every = {
@@ -144,12 +112,17 @@ def run_application(
         "spark.executor.extraJavaOptions": QUICK_JAVA,
         **(settings or {}),
     }
-    given = json.dumps([str(folder), master, failures, every])
+    path = os.pathsep.join([str(ROOT), *filter(None, [os.environ.get("PYTHONPATH")])])
     with open(folder / "errors", "a") as errors:
         process = subprocess.Popen(
-            [sys.executable, "-m", "tests.integration.spark_cluster", given],
+            [
+                sys.executable,
+                "-m",
+                "tests.integration.spark_cluster",
+                json.dumps([str(folder), master, every]),
+            ],
             cwd=ROOT,
-            env={**os.environ, "PYTHONPATH": _path(), "SPARK_HOME": str(_make_home(folder))},
+            env={**os.environ, "PYTHONPATH": path},
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
             stderr=errors,
@@ -164,28 +137,13 @@ def run_application(
             application.close()
 
 
-def wait_until(is_so: Callable[[], bool], within_s: float = HAPPENS_WITHIN_S) -> None:
+def wait_until(is_so: Callable[[], bool]) -> None:
     """Call the function until it says yes; TimeoutError where it does not in time."""
-    due = time.monotonic() + within_s
+    due = time.monotonic() + HAPPENS_WITHIN_S
     while not is_so():
         if time.monotonic() > due:
-            raise TimeoutError(f"it has not come to that within_s={within_s}")
+            raise TimeoutError("it has not come to that")
         time.sleep(0.02)
-
-
-def _path() -> str:
-    return os.pathsep.join([str(ROOT), os.environ.get("PYTHONPATH", "")]).rstrip(os.pathsep)
-
-
-def _make_home(folder: Path) -> Path:
-    """Workers of a local cluster keep their files in Spark's home: this one is the test's."""
-    home = folder / "home"
-    home.mkdir(exist_ok=True)
-    for name in ("bin", "jars", "python"):
-        source = Path(pyspark.__file__).parent / name
-        if source.exists() and not (home / name).exists():
-            (home / name).symlink_to(source)
-    return home
 
 
 def _command(process: psutil.Process) -> str:
@@ -197,29 +155,26 @@ def _command(process: psutil.Process) -> str:
 
 def _kill(processes: list[psutil.Process]) -> None:
     for each in processes:
-        try:
+        with suppress(psutil.NoSuchProcess):
             each.kill()
-        except psutil.NoSuchProcess:
-            continue
     psutil.wait_procs(processes, timeout=ENDS_WITHIN_S)
 
 
 def main() -> None:
     """The process, from inside."""
-    folder, master, failures, settings = json.loads(sys.argv[1])
+    folder, master, settings = json.loads(sys.argv[1])
     if master == HOSTS:
         master = _start_hosts(Path(folder))
     with local_session(
-        "application", Path(folder), master=master, failures=failures, config=settings
+        "application", Path(folder), master=master, failures=4, config=settings
     ) as spark:
         _answer(result=READY)
         for line in sys.stdin:
             name, arguments = json.loads(line)
             module, _, function = name.partition(":")
             try:
-                _answer(
-                    result=getattr(importlib.import_module(module), function)(spark, **arguments)
-                )
+                called = getattr(importlib.import_module(module), function)
+                _answer(result=called(spark, **arguments))
             except Exception as error:  # noqa: BLE001
                 _answer(error=f"{type(error).__name__}: {error}")
 

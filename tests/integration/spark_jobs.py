@@ -1,16 +1,13 @@
-"""Jobs for applications of spark_cluster: functions of a session, and the trouble that rows meet.
-
-In a module of its own, which Python workers can import.
-"""
+"""Jobs for applications of spark_cluster: functions of a session, and the trouble that rows meet;
+and what Spark tests commit. In a module of its own, which Python workers can import."""
 
 from __future__ import annotations
 
 import os
 import signal
 import time
-from collections.abc import Iterable
+from collections import Counter
 from dataclasses import asdict, dataclass
-from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -19,16 +16,12 @@ from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql.functions import udf
 from pyspark.sql.types import LongType
 
-from tests.docs.blocks import ROOT, list_python
-from txn import Key, Mutation, OptimisticTransaction, Policy, connect
-from txn.spark import (
-    Counts,
-    bind_partition,
-    commit_partition,
-    make_batch_writer,
-    register,
-    run_partition,
-)
+from txn import Key, Mutation, Request, Some
+from txn.locks.spark import session_requests
+from txn.protocol.row import decode_row, is_row_key, parent_of
+from txn.protocol.statuses import Status
+from txn.spark import Counts, make_batch_writer, register
+from txn.stores import open_store
 
 SMALL_BATCHES = {
     "spark.buffer.size": "256",
@@ -38,7 +31,6 @@ SMALL_BATCHES = {
 }
 """Settings with which a task commits its first rows long before it has read the last ones."""
 HANGS_S = 300
-BANK = "docs/howto/spark.md"
 
 
 @dataclass(frozen=True)
@@ -97,10 +89,9 @@ def write_range(
     """Write a range of rows, in partitions, with some trouble; return what was counted."""
     register(spark)
     counts = Counts.of(spark)
-    frame = spark.range(0, rows, 1, parts)
-    frame = _make_trouble(frame, trouble).selectExpr("id", "string(id) v")
-    given = {**options, "counts": counts.name_accumulator()}
-    frame.write.format("txn").mode("append").options(**given).save()
+    frame = _make_trouble(spark.range(0, rows, 1, parts), trouble).selectExpr("id", "string(id) v")
+    counted = {} if "atomic" in options else {"counts": counts.name_accumulator()}
+    frame.write.format("txn").mode("append").options(**options, **counted).save()
     return asdict(counts.summary())
 
 
@@ -112,37 +103,25 @@ def write_stream(
     options: dict[str, Any],
     trouble: dict[str, Any] | None = None,
 ) -> dict[str, int]:
-    """Write the files of a folder that are there, one a micro batch; return what was counted."""
+    """Write the files of a folder that are there, one a micro batch; return what was counted. With
+    `atomic` a batch is of two tasks, all at once."""
     register(spark)
     counts = Counts.of(spark)
-    stream = spark.readStream.schema("id long").option("maxFilesPerTrigger", 1).csv(source)
-    frame = _make_trouble(stream, trouble).selectExpr("id", "string(id) v")
-    given = {**options, "counts": counts.name_accumulator(), "checkpointLocation": checkpoint}
-    query = frame.writeStream.format("txn").options(**given).trigger(availableNow=True).start()
-    query.awaitTermination()
-    return asdict(counts.summary())
-
-
-def write_batches_atomically(
-    spark: SparkSession,
-    *,
-    source: str,
-    checkpoint: str,
-    options: dict[str, Any],
-    trouble: dict[str, Any] | None = None,
-) -> None:
-    """Write the files of a folder that are there, each as a micro batch of two tasks, all at once;
-    rows meet the trouble from the second batch on."""
-    register(spark)
-    stream = spark.readStream.schema("id long").option("maxFilesPerTrigger", 1).csv(source)
-    write = make_batch_writer({**options, "atomic": "true"})
+    files = spark.readStream.schema("id long").option("maxFilesPerTrigger", 1).csv(source)
 
     def write_batch(frame: DataFrame, number: int) -> None:
-        met = _make_trouble(frame.repartition(2), trouble if number else None)
-        write(met.selectExpr("id", "string(id) v"), number)
+        rows = frame.repartition(2).selectExpr("id", "string(id) v")
+        make_batch_writer(options)(rows, number)
 
-    writer = stream.writeStream.foreachBatch(write_batch).trigger(availableNow=True)
-    writer.option("checkpointLocation", checkpoint).start().awaitTermination()
+    if "atomic" in options:
+        writer = files.writeStream.foreachBatch(write_batch)
+    else:
+        frame = _make_trouble(files, trouble).selectExpr("id", "string(id) v")
+        counted = {"counts": counts.name_accumulator()}
+        writer = frame.writeStream.format("txn").options(**options, **counted)
+    writer = writer.option("checkpointLocation", checkpoint).trigger(availableNow=True)
+    writer.start().awaitTermination()
+    return asdict(counts.summary())
 
 
 def add_file(source: Path, name: str, rows: range) -> None:
@@ -162,87 +141,47 @@ def _make_trouble(frame: DataFrame, trouble: dict[str, Any] | None) -> DataFrame
     return frame.withColumn("id", meet("id"))
 
 
-def write_atomically(
-    spark: SparkSession,
-    *,
-    rows: int,
-    parts: int,
-    options: dict[str, Any],
-    trouble: dict[str, Any] | None = None,
-) -> None:
-    """Write a range of rows, in partitions, all at once."""
-    register(spark)
-    frame = _make_trouble(spark.range(0, rows, 1, parts), trouble).selectExpr("id", "string(id) v")
-    given = {"atomic": "true", **options}
-    frame.write.format("txn").mode("append").options(**given).save()
+def run_statement(spark: SparkSession, *, sql: str) -> None:
+    """Run a statement to its end."""
+    spark.sql(sql).collect()
 
 
-def run_range(
-    spark: SparkSession,
-    *,
-    way: str,
-    rows: int,
-    parts: int,
-    options: dict[str, Any],
-    trouble: dict[str, Any],
-) -> dict[str, int]:
-    """Commit a range of rows by `commit` or `run`, with some trouble; return what was counted.
-    options: those that `write_range` has for the same."""
-    counts = Counts.of(spark)
-    given = Trouble(**trouble)
-
-    def run(block: OptimisticTransaction, row: int) -> None:
-        key = Key(str(row), "f", "v")
-        if block.get(key) is not None:
-            raise RuntimeError("a row that is there is run again")
-        block.put(key, str(row))
-
-    def make_request(row: int) -> tuple[list[Mutation], list[Any]]:
-        return [Mutation(Key(str(row), "f", "v"), str(row))], []
-
-    task: Any = run_partition if way == "run" else commit_partition
-    bound = bind_partition(
-        task,
-        options["uri"],
-        run if way == "run" else make_request,
-        once=str,
-        job="range",
-        counts=counts,
-        table=options["table"],
-        transactions=options.get("transactions", "txn"),
-        batch=int(options["batchSize"]),
-        policy=Policy(lock_ttl_ms=int(options["lock_ttl_ms"])),
-    )
-
-    def meet(some: Iterable[int]) -> None:
-        bound(given.meet(row) for row in some)
-
-    spark.sparkContext.parallelize(range(rows), parts).foreachPartition(meet)
-    return asdict(counts.summary())
+def explain_locks(spark: SparkSession, *, sql: str) -> list[str]:
+    """Return what a statement would lock."""
+    return [str(request) for request in session_requests(spark, sql)]
 
 
-def run_bank(
-    spark: SparkSession, *, place: dict[str, str], transfers: int, lock_ttl_ms: int = 500
-) -> dict[str, int]:
-    """Run the bank of the page about Spark, with so many transfers, and locks that are given up so
-    soon; return what was counted. place: the store, and the transaction table, which is the
-    beginning of the names of all others as well."""
-    register(spark)
-    uri, name = place["uri"], place["transactions"]
-    names: dict[str, Any] = {"spark": spark, "__name__": "__main__"}
-    names["connect"] = partial(connect, transactions=name)
-    names["more"] = {"transactions": name, "policy": Policy(lock_ttl_ms=lock_ttl_ms)}
-    instead = {
-        "embedded:///data": uri,
-        '"accounts"': f'"{name}-accounts"',
-        '"transfers"': f'"{name}-transfers"',
-        "**accounts": f'**accounts, transactions="{name}"',
-        "counts=counts": "counts=counts, **more",
-        "1000": str(transfers),
-    }
-    (code,) = (each for each in list_python(ROOT / BANK) if "def transfer" in each)
-    for old, new in instead.items():
-        assert old in code
-        code = code.replace(old, new)
-    exec(code, names)
-    return asdict(names["summary"])
+def absent_request(row: int) -> Request:
+    """Return the transaction that puts a row which must not be there yet."""
+    key = Key(f"{row:05}", "f", "value")
+    return Request((Mutation(key, str(row)),), (~Some(key),))
+
+
+def token(row: int) -> str:
+    """Return a row's token."""
+    return f"row/{row}"
+
+
+def list_statuses(
+    uri: str, transactions: str = "txn"
+) -> tuple[list[Status | None], Counter[Status | None]]:
+    """Return the statuses of transactions, and those of parts."""
+    store = open_store(uri)
+    try:
+        found = [row for row in store.scan(transactions.encode()) if is_row_key(row.row)]
+    finally:
+        store.close()
+    rows = [decode_row(row) for row in found]
+    wholes = [row.status for row in rows if parent_of(row.row_key) is None]
+    return wholes, Counter(row.status for row in rows if parent_of(row.row_key))
+
+
+def statuses(uri: str) -> Counter[str]:
+    """Return how many transaction rows have each status."""
+    wholes, parts = list_statuses(uri)
+    return Counter(str(status) for status in [*wholes, *parts.elements()])
+
+
+def patch_request(row: dict[str, object]) -> Request:
+    """Return the transaction that puts a row of a data frame over what is there."""
+    return Request((Mutation(Key(str(row["id"]), "f", "v"), str(row["v"])),))

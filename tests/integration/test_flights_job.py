@@ -11,20 +11,18 @@ import time
 import uuid
 from collections.abc import Iterator
 from contextlib import closing
-from dataclasses import astuple, dataclass
+from dataclasses import astuple
 from functools import partial
 from pathlib import Path
-from typing import Any
 from urllib.parse import urlsplit
 
 import happybase
 import pytest
 
 from tests.integration.hbase import HBase
-from tests.integration.readers import ALL, NOTHING, PART, Sights, watch_tables
+from tests.integration.readers import ALL, NOTHING, PART, watch_tables
 from txn import Key, Mutation, connect
 from txn.demo.data import FAMILY, tables_named, unpack
-from txn.demo.job import reporting
 from txn.demo.processes import Job, JobError
 from txn.model import Check
 from txn.protocol.codec import encode_buffer
@@ -87,38 +85,33 @@ def emptied(hbase: HBase) -> Iterator[str]:
 
 
 @pytest.mark.long
-def test_the_job_runs_on_a_fenced_database_as_a_stream(tmp_path: Path) -> None:
-    """Killed and mended as well: its rows of twelve columns are what that protocol is for, and a
+@pytest.mark.parametrize(
+    ("store", "protocol", "way"),
+    [
+        ("embedded", "fenced", "stream"),
+        ("hbase", "fenced", "stream"),
+        ("hbase", "six-phase", "partition"),
+    ],
+)
+def test_the_job_runs_on_other_stores_and_by_other_ways(
+    request: pytest.FixtureRequest, tmp_path: Path, store: str, protocol: str, way: str
+) -> None:
+    """What holds on a store of one machine has to hold where other programs write as well; and a
     stream that starts again is promised no less than a task."""
-    options = ["--days", "1", "--protocol", "fenced", "--by", "stream", "--json"]
-    said = demo("--store", f"embedded://{tmp_path}/store", *options)
+    where = ["--store", f"embedded://{tmp_path}/store"]
+    if store == "hbase":
+        hbase: HBase = request.getfixturevalue("hbase")
+        where = ["--store", hbase.native, "--tables", request.getfixturevalue("emptied")]
+    said = demo(*where, "--days", "1", "--protocol", protocol, "--by", way, "--json")
     assert said.returncode == 0, said.stderr
     report = json.loads(said.stdout)
     assert (report["holds"], report["flights"], report["left"]) == (True, 842, {})
-    with connect(
-        f"embedded://{tmp_path}/store", transactions=report["tables"]["transactions"]
-    ) as engine:
-        assert engine.context.rules.name == "fenced"
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize(
-    ("protocol", "way"),
-    [pytest.param("six-phase", "partition", marks=pytest.mark.long), ("fenced", "stream")],
-)
-def test_the_job_runs_on_hbase(hbase: HBase, emptied: str, protocol: str, way: str) -> None:
-    """What holds on a store of one machine has to hold where other programs write as well."""
-    options = ["--protocol", protocol, "--by", way, "--days", "1", "--json"]
-    said = demo("--store", hbase.native, "--tables", emptied, *options)
-    assert said.returncode == 0, said.stderr
-    report = json.loads(said.stdout)
-    assert report["holds"]
-    assert report["flights"] == 842
-    assert report["left"] == {}
+    transactions = report["tables"]["transactions"]
+    with connect(where[1], transactions=transactions) as engine:
+        assert engine.context.rules.name == protocol
 
 
 def test_tables_that_hold_something_are_refused(tmp_path: Path) -> None:
-    """Flights of an earlier run would be repeated, or counted as too many."""
     uri = f"embedded://{tmp_path}/store"
     with connect(uri, transactions="mine-transactions") as engine:
         engine.ensure_table("mine-indexes", ["f"])
@@ -126,33 +119,6 @@ def test_tables_that_hold_something_are_refused(tmp_path: Path) -> None:
     said = demo("--store", uri, "--tables", "mine", "--days", "1")
     assert said.returncode == 2
     assert "the tables must be empty: choose another name table=mine-indexes" in said.stderr
-
-
-@dataclass(frozen=True, slots=True)
-class Run:
-    """A run that was killed part way and mended. another: the transaction that was under way in
-    the default transaction table of its store meanwhile. sights: what readers saw of its tables
-    from before it began until it had ended."""
-
-    store: Path
-    another: bytes
-    report: dict[str, Any]
-    sights: dict[str, Sights]
-
-
-@pytest.fixture(scope="module")
-def killed(tmp_path_factory: pytest.TempPathFactory) -> Run:
-    folder, tables = tmp_path_factory.mktemp("flights"), tables_named("flights")
-    uri = f"embedded://{folder}/store"
-    another = begin_transaction(uri)
-    with connect(uri, transactions=tables.transactions, protocol="fenced") as engine:
-        for table in (tables.flights, tables.indexes):
-            engine.ensure_table(table, [FAMILY])
-    options = ["--tables", "flights", "--days", "1", "--protocol", "fenced", "--by", "atomic"]
-    with watch_tables(uri, tables, unpack(folder, 1)) as sights:
-        said = demo("--store", uri, *options, "--json")
-    assert said.returncode == 0, said.stderr
-    return Run(folder / "store", another, json.loads(said.stdout), sights)
 
 
 @pytest.mark.slow
@@ -183,56 +149,34 @@ def test_the_main_job_shows_transactions_of_both_kinds_and_their_repair(tmp_path
     assert list(tmp_path.iterdir()) == []
 
 
-@pytest.mark.slow
-def test_readers_see_no_part_of_a_job_that_is_atomic(killed: Run) -> None:
-    """Whether it was killed before a decision or after it."""
-    report = killed.report
+@pytest.mark.long
+def test_a_job_that_is_atomic_shows_no_part_and_leaves_others_alone(tmp_path: Path) -> None:
+    """Readers watch while it is killed before a decision or after it. The repairs take whatever is
+    unfinished for a dead job's, and would abort who is at work in another transaction table."""
+    tables = tables_named("flights")
+    uri = f"embedded://{tmp_path}/store"
+    another = begin_transaction(uri)
+    with connect(uri, transactions=tables.transactions, protocol="fenced") as engine:
+        for table in (tables.flights, tables.indexes):
+            engine.ensure_table(table, [FAMILY])
+    options = ["--tables", "flights", "--days", "1", "--protocol", "fenced", "--by", "atomic"]
+    with watch_tables(uri, tables, unpack(tmp_path, 1)) as watched:
+        said = demo("--store", uri, *options, "--json")
+    assert said.returncode == 0, said.stderr
+    report = json.loads(said.stdout)
     assert (report["holds"], report["flights"], report["left"]) == (True, 842, {})
     assert report["crash"]["parts"] >= 17 * 2 * 2 / 3, "each of 17 tasks writes one, twice"
     assert report["loaded"]["committed"] + report["loaded"]["repeated"] == 2
-    assert len(killed.sights) == 2
-    for sights in killed.sights.values():
+    assert len(watched) == 2
+    for sights in watched.values():
         seen = sights.seen
         assert (seen[PART], seen[NOTHING] > 0, seen[ALL] > 0, sights.lost) == (0, True, True, 0)
-    assert processes_of(str(killed.store)) == []
-
-
-@pytest.mark.slow
-def test_the_repairs_leave_other_programs_transactions_alone(killed: Run) -> None:
-    """They take whatever is unfinished for a dead job's, and would abort who is at work."""
-    with connect(f"embedded://{killed.store}") as engine:
-        assert engine.outcome(killed.another) is Outcome.UNDECIDED
-
-
-@pytest.mark.long
-def test_a_run_beside_another_ends_with_every_flight_once(killed: Run) -> None:
-    """Its flights are those of its own tables: the run before it on the store adds nothing."""
-    said = demo("--store", f"embedded://{killed.store}", "--days", "2", "--json")
-    assert said.returncode == 0, said.stderr
-    report = json.loads(said.stdout)
-    assert (report["holds"], report["flights"], report["left"]) == (True, 842 + 943, {})
-    assert report["crash"]["workers"] >= 1
-    assert report["loaded"]["repeated"] >= report["crash"]["transactions"]
-
-
-def test_killing_a_job_leaves_none_of_its_processes(tmp_path: Path) -> None:
-    """A grandchild that lost its parent would go on writing after the crash."""
-    script = (
-        "import subprocess, sys\n"
-        "orphan = [sys.executable, '-c', 'import signal; signal.pause()', sys.argv[1]]\n"
-        "subprocess.Popen(['sh', '-c', '\"$@\" & exit', 'sh', *orphan]).wait()\n"
-        "print('{}', flush=True)\n"
-        "subprocess.run(orphan)\n"
-    )
-    (tmp_path / "forking.py").write_text(script)
-    with Job("forking", [str(tmp_path / "mark")], tmp_path) as job:
-        next(job.lines())
-        assert job.kill() >= 2
-        assert processes_of(str(tmp_path / "mark")) == []
+    assert processes_of(f"{tmp_path}/store") == []
+    with connect(uri) as engine:
+        assert engine.outcome(another) is Outcome.UNDECIDED
 
 
 def test_a_job_dies_with_its_starter(tmp_path: Path) -> None:
-    """Nothing would end the server of a demonstration that was killed."""
     (tmp_path / "resting.py").write_text("import signal\nprint('{}', flush=True)\nsignal.pause()\n")
     script = (
         "import sys; from pathlib import Path; from txn.demo.processes import Job\n"
@@ -258,10 +202,7 @@ def test_a_job_dies_with_its_starter(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("number", [signal.SIGHUP, signal.SIGTERM])
-def test_a_demonstration_that_is_told_to_end_leaves_nothing(
-    number: signal.Signals, tmp_path: Path
-) -> None:
-    """A person closes the terminal in which it runs."""
+def test_a_demonstration_told_to_end_leaves_nothing(number: signal.Signals, tmp_path: Path) -> None:
     with subprocess.Popen(
         [sys.executable, "-m", "recovery", "demo", "flights"],
         env={**os.environ, "PYTHONUNBUFFERED": "1", "TMPDIR": str(tmp_path)},
@@ -276,32 +217,8 @@ def test_a_demonstration_that_is_told_to_end_leaves_nothing(
     assert processes_of(str(tmp_path)) == []
 
 
-def test_a_job_that_works_for_long_is_not_silent(capsys: pytest.CaptureFixture[str]) -> None:
-    """Whoever started it takes it for dead when it says nothing; the proof of a whole year, or on
-    a slow machine, takes longer than that."""
-    said, deadline = "", time.monotonic() + SAYS_WITHIN_S
-    with reporting("proving", dict):
-        while said.count("\n") < 2 and time.monotonic() < deadline:
-            time.sleep(0.01)
-            said += capsys.readouterr().out
-    assert said.startswith('{"event": "proving"}\n' * 2)
-
-
 def test_a_job_that_fails_says_so_with_its_log(tmp_path: Path) -> None:
-    """Spark writes hundreds of lines; what went wrong is in the last ones."""
     (tmp_path / "failing.py").write_text("print('{}')\nraise SystemExit('no such luck')\n")
     with Job("failing", [], tmp_path) as job, pytest.raises(JobError, match="code=1") as caught:
         list(job.lines())
     assert caught.value.log == "no such luck"
-
-
-@pytest.mark.slow
-def test_a_job_that_spark_gives_up_says_why(tmp_path: Path) -> None:
-    """An error of Spark asks the JVM for its text, and that ends before the error is printed."""
-    store = f"embedded://{tmp_path}/store"
-    connect(store).close()
-    csv = unpack(tmp_path, 1)
-    asked = ["--store", store, "--csv", str(csv), "--tables", "none", "--folder", str(tmp_path)]
-    with Job("txn.demo.job", asked, tmp_path) as job, pytest.raises(JobError) as caught:
-        list(job.lines())
-    assert "no such transaction table" in caught.value.log

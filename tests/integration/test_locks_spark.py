@@ -1,8 +1,5 @@
-"""Spark jobs over Parquet tables, with locks and without: who reads what while it is overwritten.
-
-A job is stopped in the middle by a gate, at which the first row of its first file waits. A query
-with COALESCE(1) is one task, which opens a table's files one after the other.
-"""
+"""Spark jobs over Parquet tables under locks or a lease. A job is stopped in the middle by a gate,
+at which its first row waits."""
 
 from __future__ import annotations
 
@@ -19,11 +16,14 @@ from pyspark.sql import Row, SparkSession
 
 from tests.docs.blocks import ROOT, list_python
 from tests.integration.gate import Gate
+from tests.integration.metastore import metastore
+from tests.integration.spark_cluster import run_application
 from txn import Delete, Engine, Key
-from txn.errors import InvalidRequestError
+from txn.leases import exclusive, open_leases
+from txn.leases.service import LeaseService
 from txn.locks import LockDenied, LockLost, LockManager, Mode, Waiting, shared
 from txn.locks.opening import open_stored
-from txn.locks.spark import SessionCatalog, locked, locked_sql, session_requests
+from txn.locks.spark import locked, locked_sql, session_requests, watched
 from txn.stores import open_store
 
 T = TypeVar("T")
@@ -33,10 +33,7 @@ LOST_MS = 15_000  # of which a third until it is noticed; it outlives any stall 
 OLD, NEW = list(range(ROWS)), list(range(1000, 1000 + ROWS))
 NOT_AT_ALL = Waiting(retries=0)
 READ = "SELECT /*+ COALESCE(1) */ gate(v) FROM {table} WHERE p = 1"
-OVERWRITE = (
-    "INSERT OVERWRITE TABLE {table} PARTITION (p=1) "
-    f"SELECT /*+ REPARTITION(4) */ id + 1000 FROM RANGE({ROWS})"
-)
+OVERWRITE = f"INSERT OVERWRITE TABLE {{table}} PARTITION (p=1) SELECT id + 1000 FROM RANGE({ROWS})"
 
 
 @pytest.fixture
@@ -49,17 +46,11 @@ def gate(spark: SparkSession, tmp_path: Path) -> Gate:
 
 @pytest.fixture
 def table(spark: SparkSession) -> Iterator[str]:
-    """A table with two partitions, the first one in several files."""
+    """A table with two partitions."""
     spark.sql("CREATE TABLE measured (v BIGINT, p INT) USING parquet PARTITIONED BY (p)")
-    spark.sql(
-        f"INSERT INTO measured PARTITION (p=1) SELECT /*+ REPARTITION(4) */ id FROM RANGE({ROWS})"
-    )
+    spark.sql(f"INSERT INTO measured PARTITION (p=1) SELECT id FROM RANGE({ROWS})")
     spark.sql("INSERT INTO measured PARTITION (p=2) VALUES (7)")
-    assert len(spark.table("measured").where("p = 1").inputFiles()) == 4
-    # As many tasks as files, so that COALESCE makes one task which opens them in turn.
-    spark.conf.set("spark.sql.files.openCostInBytes", "128MB")
     yield "measured"
-    spark.conf.unset("spark.sql.files.openCostInBytes")
     spark.sql("DROP TABLE measured")
 
 
@@ -73,6 +64,12 @@ def engine() -> Iterator[Engine]:
 def manager(engine: Engine) -> Iterator[LockManager]:
     with open_stored(engine, lease_ms=LONG_MS) as manager:
         yield manager
+
+
+@pytest.fixture
+def leases(tmp_path: Path) -> Iterator[LeaseService]:
+    with open_leases(f"sqlite:///{tmp_path}/leases.sqlite") as leases:
+        yield leases
 
 
 @pytest.fixture
@@ -94,41 +91,9 @@ def stored(spark: SparkSession, table: str) -> list[int]:
     return values(spark.sql(f"SELECT v FROM {table} WHERE p = 1").collect())
 
 
-@pytest.mark.slow
-def test_without_locks_a_reader_loses_half_of_what_it_reads(
-    spark: SparkSession, table: str, gate: Gate, pool: ThreadPoolExecutor
-) -> None:
-    """The failure that the locks are for: rows of the old partition and none of the rest, or where
-    missing files are not ignored an error in the middle."""
-    spark.conf.set("spark.sql.files.ignoreMissingFiles", "true")
-    try:
-        read = begun(pool, spark, lambda: spark.sql(READ.format(table=table)).collect())
-        gate.wait_until_reached()
-        spark.sql(OVERWRITE.format(table=table))
-        gate.let_go()
-        seen = values(read.result())
-    finally:
-        spark.conf.unset("spark.sql.files.ignoreMissingFiles")
-    assert 0 < len(seen) < ROWS
-    assert set(seen) < set(OLD)
-
-
-def test_without_locks_a_reader_may_fail_in_the_middle(
-    spark: SparkSession, table: str, gate: Gate, pool: ThreadPoolExecutor
-) -> None:
-    """The same with Spark's own settings."""
-    read = begun(pool, spark, lambda: spark.sql(READ.format(table=table)).collect())
-    gate.wait_until_reached()
-    spark.sql(OVERWRITE.format(table=table))
-    gate.let_go()
-    with pytest.raises(Exception, match="FILE_NOT_EXIST"):
-        read.result()
-
-
 def test_under_locks_a_reader_sees_all_of_the_old_and_then_all_of_the_new(
     spark: SparkSession, table: str, gate: Gate, pool: ThreadPoolExecutor, manager: LockManager
 ) -> None:
-    """Whoever overwrites the partition is kept out until the reader is done, and told by whom."""
     read = begun(pool, spark, lambda: locked_sql(spark, manager, READ.format(table=table)))
     gate.wait_until_reached()
     with pytest.raises(LockDenied, match=r"S default/measured/p=1 by .*COALESCE"):
@@ -139,57 +104,6 @@ def test_under_locks_a_reader_sees_all_of_the_old_and_then_all_of_the_new(
     write.result()
     assert values(locked_sql(spark, manager, READ.format(table=table))) == NEW
     assert manager.locks() == []
-
-
-def test_under_locks_a_reader_waits_for_who_overwrites(
-    spark: SparkSession, table: str, gate: Gate, pool: ThreadPoolExecutor, manager: LockManager
-) -> None:
-    """Spark removes the old files before it runs the job: at that moment the partition is empty,
-    which is what a reader without locks sees. Other partitions can be read all the while."""
-    slow = (
-        f"INSERT OVERWRITE TABLE {table} PARTITION (p=1) "
-        f"SELECT /*+ COALESCE(1) */ gate(id + 1000) FROM RANGE({ROWS})"
-    )
-    plain = f"SELECT v FROM {table} WHERE p = {{p}}"
-    write = begun(pool, spark, lambda: locked_sql(spark, manager, slow))
-    gate.wait_until_reached()
-    assert stored(spark, table) == []
-    with pytest.raises(LockDenied, match="X default/measured/p=1"):
-        locked_sql(spark, manager, plain.format(p=1), waiting=NOT_AT_ALL)
-    assert values(locked_sql(spark, manager, plain.format(p=2), waiting=NOT_AT_ALL)) == [7]
-    with pytest.raises(LockDenied):
-        locked_sql(spark, manager, f"SELECT v FROM {table}", waiting=NOT_AT_ALL)
-    read = begun(pool, spark, lambda: locked_sql(spark, manager, plain.format(p=1)))
-    gate.let_go()
-    write.result()
-    assert values(read.result()) == NEW
-
-
-@pytest.mark.parametrize("is_locked", [True, False])
-def test_two_queries_of_a_report_agree_only_under_locks(
-    spark: SparkSession, table: str, manager: LockManager, is_locked: bool
-) -> None:
-    """A count of the old rows beside a sum of the new ones is a report of nothing that ever was."""
-    queries = [f"SELECT {what}(v) FROM {table} WHERE p = 1" for what in ("MIN", "MAX")]
-
-    def report(between: Callable[[], object]) -> tuple[int, int]:
-        (least,) = spark.sql(queries[0]).collect()
-        between()
-        (most,) = spark.sql(queries[1]).collect()
-        return least[0], most[0]
-
-    def overwrite() -> None:
-        if is_locked:
-            with pytest.raises(LockDenied):
-                locked_sql(spark, manager, OVERWRITE.format(table=table), waiting=NOT_AT_ALL)
-        else:
-            spark.sql(OVERWRITE.format(table=table))
-
-    if is_locked:
-        with locked(spark, manager, ";".join(queries)):
-            assert report(overwrite) == (OLD[0], OLD[-1])
-    else:
-        assert report(overwrite) == (OLD[0], NEW[-1])
 
 
 def test_a_job_whose_locks_are_lost_is_stopped(
@@ -207,20 +121,16 @@ def test_a_job_whose_locks_are_lost_is_stopped(
     assert stored(spark, table) == OLD
 
 
-def test_a_statement_that_fails_gives_its_locks_back(
+def test_a_failed_statement_frees_locks(
     spark: SparkSession, table: str, manager: LockManager
 ) -> None:
-    """Its error is its own, and the next one must not wait."""
     with pytest.raises(PySparkException):
         locked_sql(spark, manager, f"SELECT nothing FROM {table}")
     assert manager.locks() == []
     assert not set(spark.sparkContext.getJobTags())
 
 
-def test_the_sessions_settings_say_how_to_wait(
-    spark: SparkSession, table: str, manager: LockManager
-) -> None:
-    """Scripts written for Hive set them, and turn locking off where they must."""
+def test_settings_say_how_to_wait(spark: SparkSession, table: str, manager: LockManager) -> None:
     spark.sql("SET hive.lock.numretries=0")
     try:
         with manager.hold([shared("default/measured/p=1")]):
@@ -234,10 +144,9 @@ def test_the_sessions_settings_say_how_to_wait(
     assert stored(spark, table) == []
 
 
-def test_what_changes_before_it_is_locked_is_locked_anew(
+def test_a_table_that_grows_is_locked_anew(
     spark: SparkSession, table: str, manager: LockManager
 ) -> None:
-    """A partition that is made while a reader of the whole table waits is read by it too."""
     query = f"SELECT * FROM {table}"
     holds = manager.hold
 
@@ -257,10 +166,7 @@ def test_what_changes_before_it_is_locked_is_locked_anew(
     assert manager.locks() == []
 
 
-def test_the_sessions_catalogue_tells_partitions_views_and_types(
-    spark: SparkSession, table: str
-) -> None:
-    """Names are as Hive spells them, whatever is in them."""
+def test_the_catalogue_tells_partitions_views_and_types(spark: SparkSession, table: str) -> None:
     spark.sql("CREATE DATABASE far")
     spark.sql("CREATE TABLE far.odd (v INT, d DATE, s STRING) USING parquet PARTITIONED BY (d, s)")
     spark.sql("INSERT INTO far.odd PARTITION (d=DATE'2020-01-02', s='a/b=c d') VALUES (1)")
@@ -284,21 +190,7 @@ def test_the_sessions_catalogue_tells_partitions_views_and_types(
         spark.sql("DROP DATABASE far CASCADE")
 
 
-def test_a_temporary_view_is_refused(spark: SparkSession, table: str) -> None:
-    """It may be made of anything, and hides a table of its name."""
-    spark.range(3).createOrReplaceTempView("passing")
-    try:
-        with pytest.raises(InvalidRequestError, match="temporary view"):
-            session_requests(spark, "SELECT * FROM passing")
-    finally:
-        spark.catalog.dropTempView("passing")
-    assert SessionCatalog(spark).table(shared("default/nowhere").path) is None
-
-
-def test_the_example_of_the_page_runs_under_its_locks(
-    spark: SparkSession, table: str, tmp_path: Path
-) -> None:
-    """It is what somebody with a Spark job copies."""
+def test_the_example_of_the_page_runs(spark: SparkSession, table: str, tmp_path: Path) -> None:
     (code,) = (each for each in list_python(ROOT / "docs/locks.md") if "locked_sql" in each)
     spark.sql("CREATE TABLE t (v BIGINT, p INT) USING parquet PARTITIONED BY (p)")
     spark.sql("CREATE TABLE u USING parquet AS SELECT 5 AS v")
@@ -313,3 +205,67 @@ def test_the_example_of_the_page_runs_under_its_locks(
     finally:
         spark.sql("DROP TABLE t")
         spark.sql("DROP TABLE u")
+
+
+def test_a_job_that_was_done_before_anybody_noticed_is_told_that_its_lease_was_lost(
+    spark: SparkSession, leases: LeaseService
+) -> None:
+    """What it wrote may have been written over, or may have been written over another's."""
+    with (
+        leases.hold([exclusive("default/made")], 3600) as held,
+        pytest.raises(LockLost),
+        watched(spark, held),
+    ):
+        leases.force_drop_lease([])
+        assert spark.range(3).count() == 3
+
+
+def test_files_that_are_known_from_before_are_forgotten(
+    spark: SparkSession, leases: LeaseService, tmp_path: Path
+) -> None:
+    spark.sql("CREATE TABLE kept (v BIGINT) USING parquet")
+    try:
+        spark.sql("INSERT INTO kept VALUES (1)")
+        (file,) = spark.table("kept").inputFiles()
+        Path(file.removeprefix("file://")).unlink()
+        with leases.hold([shared("default/kept")], 3600) as held, watched(spark, held):
+            assert spark.table("kept").count() == 0
+    finally:
+        spark.sql("DROP TABLE kept")
+
+
+EXPLAIN = "tests.integration.spark_jobs:explain_locks"
+MADE = [
+    "CREATE TABLE measured (v BIGINT) PARTITIONED BY (p INT) STORED AS PARQUET",
+    "INSERT INTO measured PARTITION (p=1) SELECT id FROM RANGE(3)",
+    "INSERT INTO measured PARTITION (p=2) VALUES (7)",
+    "CREATE TABLE days (v INT) PARTITIONED BY (d DATE, s STRING) STORED AS PARQUET",
+    "INSERT INTO days PARTITION (d=DATE'2020-01-02', s='a/b') VALUES (1)",
+    "CREATE VIEW both AS SELECT v FROM days JOIN measured USING (v) WHERE p = 2",
+]
+THEIRS = "SELECT `m`.`v` FROM `default`.`measured` `m`"
+
+
+@pytest.mark.long
+def test_locks_are_known_from_the_metastore(spark: SparkSession, tmp_path: Path) -> None:
+    """Partitions, types and views of Hive's own kind, made by another application or by Hive, whose
+    views say nothing of the session that made them: all names in them are whole."""
+    with metastore(spark, tmp_path) as shared:
+        with run_application(tmp_path / "writer", None, shared.settings) as writer:
+            for sql in MADE:
+                writer.run("tests.integration.spark_jobs:run_statement", sql=sql)
+        shared.create_view(spark, "theirs", {"v": "bigint"}, THEIRS)
+        with run_application(tmp_path / "reader", None, shared.settings) as reader:
+            assert reader.run(EXPLAIN, sql="SELECT * FROM both") == [
+                "S default/both",
+                "S default/days",
+                "S default/days/d=2020-01-02",
+                "S default/days/d=2020-01-02/s=a%2Fb",
+                "S default/measured",
+                "S default/measured/p=2",
+            ]
+            partitions = [f"S default/measured/p={number}" for number in (1, 2)]
+            expected = ["S default/measured", *partitions, "S default/theirs"]
+            assert reader.run(EXPLAIN, sql="SELECT * FROM theirs") == expected
+            dynamic = "INSERT OVERWRITE TABLE measured PARTITION (p) SELECT 1, 2"
+            assert reader.run(EXPLAIN, sql=dynamic) == ["X default/measured"]

@@ -1,14 +1,12 @@
 """The change feed in Spark's streams: each transaction once over restarts, batches that are told
-again, transactions that were held while offsets passed them, and what is refused."""
+again, and what is refused."""
 
 from __future__ import annotations
 
 import pickle
-import threading
-import uuid
 from collections import Counter
 from collections.abc import Iterator
-from contextlib import closing, contextmanager
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -17,24 +15,14 @@ from pyspark.errors import StreamingQueryException
 from pyspark.sql import DataFrame, Row, SparkSession
 from pyspark.sql.types import BinaryType, DataType, LongType, StructType
 
-from tests.simulation.puppets import asks_for
 from txn import Delete, Engine, Key, Mutation, connect
 from txn.errors import InvalidRequestError
-from txn.protocol.statuses import ProtocolName, Status
-from txn.reading.feed import (
-    Bounds,
-    ChangeFeed,
-    ChangesLostError,
-    Offset,
-    read_changes,
-    refuse_rowless,
-)
+from txn.protocol.statuses import ProtocolName
+from txn.reading.feed import ChangesLostError
 from txn.spark import register
 from txn.spark.changes import CHANGES, ChangeReader
 from txn.spark.definitions import check_columns
 from txn.spark.options import SourceOptions
-from txn.stores import open_store
-from txn.testing.faulty import NO_FAULT, Call, Fault, FaultyStore
 
 PATIENCE_S = 60
 LABELS = {"job": "test"}  # which give fenced transactions of one row a row in any case
@@ -50,10 +38,8 @@ class Stream:
         register(spark)
         self.checkpoint = folder / "checkpoint"
         self.batches: dict[int, list[list[Row]]] = {}
-        self._reader = spark.readStream.format("txn").option("uri", uri).option("delay_ms", 0)
-        self._reader = self._reader.options(
-            **{"view": "changes", "startingOffsets": "earliest", **options}
-        )
+        given = {"uri": uri, "delay_ms": 0, "view": "changes", "startingOffsets": "earliest"}
+        self._reader = spark.readStream.format("txn").options(**{**given, **options})
 
     def run(self) -> None:
         """Let it tell all that is decided now, and end."""
@@ -92,37 +78,6 @@ class Stream:
         return writer.option("checkpointLocation", str(self.checkpoint)).start()
 
 
-class Held:
-    """A client of a thread of its own that stops before it decides, until it is let go."""
-
-    def __init__(self, uri: str, key: Key) -> None:
-        self._may_go, self._is_there = threading.Event(), threading.Event()
-        self._is_decision = asks_for(Status.ASSERTED)
-        self.transaction: str | None = None
-        self._thread = threading.Thread(target=self._commit, args=(uri, key))
-        self._thread.start()
-        assert self._is_there.wait(PATIENCE_S)
-
-    def finish(self) -> str:
-        """Let it decide; return its transaction."""
-        self._may_go.set()
-        self._thread.join(PATIENCE_S)
-        assert self.transaction is not None
-        return self.transaction
-
-    def _commit(self, uri: str, key: Key) -> None:
-        with closing(open_store(uri)) as store:
-            engine = Engine(FaultyStore(store, self._stop))
-            done = engine.commit([Mutation(key, b"held")], labels=LABELS)
-            self.transaction = done.transaction.decode()
-
-    def _stop(self, call: Call) -> Fault:
-        if self._is_decision(call):
-            self._is_there.set()
-            assert self._may_go.wait(PATIENCE_S)
-        return NO_FAULT
-
-
 @contextmanager
 def engine_on(uri: str, **options: Any) -> Iterator[Engine]:
     with connect(uri, table="rows", **options) as engine:
@@ -148,22 +103,15 @@ def uri(tmp_path: Path) -> str:
 def test_each_transaction_is_told_once(
     spark: SparkSession, uri: str, tmp_path: Path, protocol: ProtocolName, salt_buckets: int
 ) -> None:
-    """Over restarts, batch by batch; one that was held while offsets passed it is told when it has
-    decided; and a batch whose end Spark forgot is told again as it was."""
+    """Over restarts, batch by batch; and a batch whose end Spark forgot is told again as it was."""
     stream = Stream(spark, uri, tmp_path, maxTransactionsPerTrigger=4)
     with engine_on(uri, protocol=protocol, salt_buckets=salt_buckets) as engine:
-        done = [commit(engine, i % 3, f"first {i}") for i in range(5)]
-        held = Held(uri, Key("held", "f", "v", "rows"))
-        done += [commit(engine, i % 3, f"second {i}") for i in range(2)]
+        done = [commit(engine, i % 3, f"first {i}") for i in range(6)]
         stream.run()
         assert stream.transactions() == Counter(done)
         assert max(len(told[-1]) for told in stream.batches.values()) <= 4
-        done.append(held.finish())
-        done += [commit(engine, i % 3, f"third {i}") for i in range(3)]
-        stream.run()
-        assert stream.transactions() == Counter(done)
         last = stream.forget_last_commit()
-        done += [commit(engine, "more", f"fourth {i}") for i in range(5)]
+        done += [commit(engine, "more", f"second {i}") for i in range(5)]
         stream.run()
         first, again = stream.batches[last]
         assert again == first != []
@@ -171,7 +119,6 @@ def test_each_transaction_is_told_once(
 
 
 def test_a_running_query_tells_what_happens(spark: SparkSession, uri: str, tmp_path: Path) -> None:
-    """It begins with the next transaction, and tells of deletes, versions and the time."""
     stream = Stream(spark, uri, tmp_path, startingOffsets="latest", tables="rows")
     with engine_on(uri) as engine:
         commit(engine, "a", "before")
@@ -201,9 +148,7 @@ def wait_for(engine: Engine, is_so: Any) -> None:
         clock.sleep_ms(20)
 
 
-def test_a_first_batch_that_did_not_end_begins_where_it_began(
-    spark: SparkSession, uri: str, tmp_path: Path
-) -> None:
+def test_a_first_batch_begins_where_it_began(spark: SparkSession, uri: str, tmp_path: Path) -> None:
     """A query that is told `latest`, and dies in its first batches, must not begin anew at a later
     latest: what was committed meanwhile would be skipped."""
     stream = Stream(spark, uri, tmp_path, startingOffsets="latest")
@@ -220,21 +165,6 @@ def given(**options: str) -> SourceOptions:
     return SourceOptions({"uri": "memory://", **options})
 
 
-@pytest.mark.parametrize(
-    ("options", "told"),
-    [
-        ({"begin": "latest"}, "unknown option"),
-        ({"startingOffsets": "yesterday"}, "unknown value.*earliest"),
-        ({"delay_ms": "-1"}, "whole number"),
-        ({"rowless": "maybe"}, "unknown value"),
-    ],
-)
-def test_wrong_options_are_refused(options: dict[str, str], told: str) -> None:
-    """Before anything is read, and by name."""
-    with pytest.raises(InvalidRequestError, match=told):
-        ChangeReader(given(**options), CHANGES)
-
-
 def test_a_wrong_option_is_told_by_the_query(spark: SparkSession, tmp_path: Path) -> None:
     """Spark replaces an error in making a reader by an UnboundLocalError."""
     stream = Stream(spark, f"embedded://{tmp_path}/store", tmp_path, startingOffsets="yesterday")
@@ -244,38 +174,11 @@ def test_a_wrong_option_is_told_by_the_query(spark: SparkSession, tmp_path: Path
 
 @pytest.mark.parametrize("field", [("transaction", BinaryType()), ("balance", LongType())])
 def test_a_schema_of_something_else_is_refused(field: tuple[str, DataType]) -> None:
-    """A feed has its own columns, whatever the rows of the tables mean."""
     with pytest.raises(InvalidRequestError, match="no such column"):
         check_columns(StructType().add(*field), CHANGES)
 
 
-def test_a_feed_that_cannot_tell_of_all_is_refused() -> None:
-    """On HBase fenced transactions of one row leave no row of their own."""
-    with connect("memory://", protocol="fenced") as engine:
-        refuse_rowless(engine.context, is_known=False)
-        store = FaultyStore(engine.context.store)
-        apart = Engine(store).context
-        with pytest.raises(InvalidRequestError, match="rowless=skip"):
-            refuse_rowless(apart, is_known=False)
-        refuse_rowless(apart, is_known=True)
-
-
-def test_a_feed_goes_through_a_server(txn_server: str) -> None:
-    """Its clients commit there, and its rows are its own; the feed needs nothing more."""
-    table = f"fed-{uuid.uuid4().hex[:8]}"
-    with connect(txn_server, table=table) as engine:
-        engine.ensure_table(table, ["f"])
-        feed = ChangeFeed(engine.context, Bounds(delay_ms=1))
-        start = Offset(feed.now_ms())
-        done = engine.commit([Mutation(Key("a", "f", "v"), "1")]).transaction
-        engine.context.clock.sleep_ms(3)
-        part = feed.list_part(start, feed.find_end(start))
-        changes = list(read_changes(engine.context, part, tables={table.encode()}))
-    assert [change.transaction for change in changes] == [done]
-
-
 def test_columns_can_be_left_out(uri: str) -> None:
-    """Values may be large: who wants to know only what has changed says so by the schema."""
     with engine_on(uri) as engine:
         done = commit(engine, "a", "1")
         schema = StructType([CHANGES["transaction"], CHANGES["row"]])
@@ -285,7 +188,6 @@ def test_columns_can_be_left_out(uri: str) -> None:
 
 
 def test_an_offset_that_is_too_old_is_an_error(uri: str) -> None:
-    """Unless it is said that what is gone is gone."""
     schema = StructType([CHANGES["transaction"]])
     with engine_on(uri) as engine:
         done = commit(engine, "a", "1")

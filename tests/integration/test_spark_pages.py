@@ -61,10 +61,7 @@ def somebody(spark: SparkSession, tmp_path: Path) -> Iterator[Reader]:
         yield found
 
 
-def test_the_page_about_leases_keeps_a_job_under_its_lease(
-    spark: SparkSession, tmp_path: Path
-) -> None:
-    """The lease is given back when the statement is done."""
+def test_the_page_about_leases_holds_a_lease(spark: SparkSession, tmp_path: Path) -> None:
     (example,) = (code for code in list_python(DOCS / "leases.md") if "watched(" in code)
     spark.sql("CREATE DATABASE sales")
     try:
@@ -84,7 +81,6 @@ def apply(frame: DataFrame, number: int) -> None:
 
 
 def test_each_program_of_the_page_about_spark_runs(somebody: Reader, spark: SparkSession) -> None:
-    """Options are words in a page that nobody compiles."""
     blocks = [block for block in list_blocks(DOCS / "spark.md") if block.language == "python"]
     assert blocks
     for block in blocks:
@@ -108,7 +104,6 @@ def test_the_tables_of_options_have_those_of_the_code() -> None:
 
 
 def test_the_page_about_observing_hands_a_trace_to_tasks(somebody: Reader) -> None:
-    """With no trace at hand, as for most, it changes nothing."""
     (block,) = (each for each in list_blocks(DOCS / "observing.md") if "frame.rdd" in each.code)
     uri, where = somebody.names["uri"], somebody.names["where"]
 

@@ -1,12 +1,12 @@
-"""`commit_partition` without Spark: it takes any rows, and promises the same in one process."""
+"""`commit_partition`, `run_partition` and `bind_partition` without Spark: they take any rows."""
 
 from __future__ import annotations
 
 import gc
-import pickle
 import uuid
 from collections.abc import Iterator
 from dataclasses import replace
+from functools import wraps
 from pathlib import Path
 from typing import Any, get_args
 
@@ -17,55 +17,87 @@ from pyspark import TaskContext
 from pyspark.sql.types import LongType, StringType, StructField, StructType
 
 from tests.integration.serving import served
-from tests.integration.spark_requests import absent_request, statuses, token
+from tests.integration.spark_jobs import absent_request, statuses, token
 from txn import (
     AssertionFailedError,
     Delete,
+    Exact,
     InvalidRequestError,
     Key,
     Mutation,
+    OptimisticTransaction,
     Request,
-    Some,
     connect,
 )
 from txn.protocol.codec import decode_marker
 from txn.protocol.row import marker_key
 from txn.protocol.statuses import ProtocolName
-from txn.spark import PartitionError, Summary, commit_partition, partitions, run_partition
+from txn.spark import (
+    PartitionError,
+    RowRefusedError,
+    Summary,
+    bind_partition,
+    commit_partition,
+    partitions,
+    run_partition,
+)
 from txn.spark.options import SourceOptions
 from txn.spark.partitions import Access, open_worker
 from txn.spark.writer import make_writer
 
 pytestmark = pytest.mark.fast
 V = Key("v", "f", "value", "rows")
+FILLED = 1  # transaction has filled the bank
+NAMED: dict[str, Any] = {"once": token, "job": "rows"}
+TRANSFERS: list[dict[str, Any]] = [
+    {"id": n, "source": "a", "target": "b", "amount": 10} for n in range(7)
+]
 
 
 @pytest.fixture(params=get_args(ProtocolName))
 def uri(request: pytest.FixtureRequest) -> Iterator[str]:
-    """A store of each protocol; whoever opens it again finds which."""
+    """A store of each protocol, with rows and a bank; whoever opens it again finds which."""
     uri = f"memory://{uuid.uuid4().hex}"
-    engine = connect(uri, table="rows", protocol=request.param)
-    engine.ensure_table("rows", ["f"])
-    yield uri
-    engine.close()
+    with connect(uri, protocol=request.param):
+        make_tables(uri)
+        yield uri
+
+
+def make_tables(uri: str) -> None:
+    """Make a table for rows, and a bank with two accounts of 50."""
+    with connect(uri) as engine:
+        for table in ("rows", "accounts"):
+            engine.ensure_table(table, ["f"])
+    fill_accounts(uri)
+
+
+def fill_accounts(uri: str) -> None:
+    with connect(uri, table="accounts") as engine:
+        engine.commit([Mutation(balance(name), "50") for name in "ab"])
 
 
 def stored(uri: str, rows: range) -> list[int]:
-    cells = connect(uri, table="rows").read([Key(f"{row:05}", "f", "value") for row in rows])
-    return [int(cell.value) for cell in cells.values() if cell is not None]
+    return read_numbers(uri, [Key(f"{row:05}", "f", "value", "rows") for row in rows])
+
+
+def read_numbers(uri: str, keys: list[Key]) -> list[int]:
+    with connect(uri) as engine:
+        return [int(cell.value) for cell in engine.read(keys).values() if cell]
+
+
+def commit_rows(uri: str, rows: Any, to_request: Any = absent_request, **options: Any) -> Summary:
+    return commit_partition(uri, rows, to_request, **{"table": "rows", **options})
 
 
 def test_every_row_of_a_partition_is_committed_across_batches(uri: str) -> None:
-    """A last batch that is not full is where rows get lost."""
-    summary = commit_partition(uri, range(25), absent_request, table="rows", batch=10)
+    """All are complete when it returns: the worker may be gone the moment after."""
+    summary = commit_rows(uri, range(25), batch=10, ack="decided")
     assert summary == Summary(committed=25)
     assert stored(uri, range(25)) == list(range(25))
+    assert statuses(uri) == {"5-COMPLETE": 25 + FILLED}
 
 
-def test_large_rows_are_committed_a_few_at_a_time(
-    uri: str, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """A worker has no memory for a batch of 500 rows of a megabyte each."""
+def test_large_rows_are_committed_by_few(uri: str, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(partitions, "BATCH_BYTES", 1_000)
     ahead = []
 
@@ -74,43 +106,17 @@ def test_large_rows_are_committed_a_few_at_a_time(
         large = Mutation(Key(f"{row:05}", "f", "large"), "x" * 400)
         return Request((*absent_request(row).mutations, Delete(Key("-", "f", "-")), large))
 
-    assert commit_partition(uri, range(8), request, table="rows") == Summary(committed=8)
+    assert commit_rows(uri, range(8), request) == Summary(committed=8)
     assert ahead == [0, 1, 2, 0, 1, 2, 0, 1]
 
 
-def test_a_request_without_a_list_of_mutations_is_refused_by_name(uri: str) -> None:
-    """It is weighed before it is looked at, which must not be its error."""
-    with pytest.raises(PartitionError, match=r"mutations must be a list.* row=1"):
-        commit_partition(uri, [1], lambda row: Request(None), table="rows")  # type: ignore[arg-type]
-
-
 def test_a_partition_that_runs_again_changes_nothing(uri: str) -> None:
-    """Spark runs a task again whose result was lost, though all that it did is there."""
-    first = commit_partition(
-        uri, range(7), absent_request, table="rows", once=token, job="rows", batch=3
-    )
-    again = commit_partition(
-        uri, range(7), absent_request, table="rows", once=token, job="rows", batch=3
-    )
-    assert (first, again) == (Summary(committed=7), Summary(repeated=7))
-    refused = {"7-ABORTED": 7}  # a fenced database reads before it writes
-    assert statuses(uri) in ({"5-COMPLETE": 7} | refused, {"5-COMPLETE": 7})
-
-
-def test_rows_with_one_token_in_one_batch_commit_once(uri: str) -> None:
-    """A source may hold a row twice, and both may come to one task."""
-    summary = commit_partition(uri, [1, 2, 1], absent_request, table="rows", once=token, job="rows")
-    assert summary == Summary(committed=2, repeated=1)
-
-
-def test_a_token_in_the_request_counts_where_once_is_not_given(uri: str) -> None:
-    """A program that already builds requests with tokens needs no second function."""
-
-    def request(row: int) -> Request:
-        return Request((Mutation(Key("a", "f", "value"), str(row)),), (), b"the token")
-
-    summary = commit_partition(uri, [3, 3, 3], request, table="rows")
-    assert summary == Summary(committed=1, repeated=2)
+    """A source may also hold a row twice, and both may come to one task."""
+    first = commit_rows(uri, [*range(7), 1], **NAMED, batch=3)
+    again = commit_rows(uri, range(7), **NAMED, batch=3)
+    assert (first, again) == (Summary(committed=7, repeated=1), Summary(repeated=7))
+    found = statuses(uri)  # a fenced database reads before it writes, another leaves refusals
+    assert found["5-COMPLETE"] == 7 + FILLED and found.keys() <= {"5-COMPLETE", "7-ABORTED"}
 
 
 @pytest.mark.parametrize("given", [{}, {"once": lambda row: "x", "job": "rows"}])
@@ -121,9 +127,9 @@ def test_a_token_of_two_rows_is_an_error(uri: str, given: dict[str, Any]) -> Non
     def request(row: int) -> Request:
         return replace(absent_request(row), once=b"x")
 
-    for rows in ([1, 2], [2]):
+    for rows in ([1, 1, 2], [2]):
         with pytest.raises(PartitionError, match=r"TokenReused.*token=b'(/rows//)?x'.*row=2"):
-            commit_partition(uri, rows, request, table="rows", on_assertion="count", **given)
+            commit_rows(uri, rows, request, on_assertion="count", **given)
     assert stored(uri, range(3)) == [1]
 
 
@@ -134,8 +140,7 @@ def test_a_request_that_differs_by_the_time_may_be_repeated(uri: str) -> None:
     def request(row: int) -> tuple[list[Mutation], list[Any]]:
         return [Mutation(Key("a", "f", "value"), str(next(times)))], []
 
-    given = {"once": token, "job": "rows", "table": "rows"}
-    found = [commit_partition(uri, range(3), request, **given) for _ in range(2)]  # type: ignore[arg-type]
+    found = [commit_rows(uri, range(3), request, **NAMED) for _ in range(2)]
     assert found == [Summary(committed=3), Summary(repeated=3)]
 
 
@@ -154,9 +159,8 @@ def test_repeats_of_a_first_attempt_are_worth_a_warning(
     monkeypatch.setattr(TaskContext, "_taskContext", context)
 
     def write() -> None:
-        batch = pa.record_batch([[7, 8], ["a", "b"]], schema.names)
-        writer.write(iter([batch]))
-        commit_partition(uri, [1], absent_request, once=token, job="rows", table="rows")
+        writer.write(iter([pa.record_batch([[7, 8], ["a", "b"]], schema.names)]))
+        commit_rows(uri, [1], **NAMED)
         run_partition(uri, [1], lambda block, row: block.put(V, "1"), once=token, job="runs")
 
     write()
@@ -167,138 +171,55 @@ def test_repeats_of_a_first_attempt_are_worth_a_warning(
     assert all("by another of its name" in text for text in caplog.messages)
 
 
-@pytest.mark.parametrize("of_each", [True, False])
-def test_a_promise_about_tokens_is_kept_with_each(uri: str, of_each: bool) -> None:
-    """A job leaves a marker for each row; with the promise they go again."""
-
-    def request(row: int) -> Request:
-        return replace(absent_request(row), once=token(row).encode())
-
-    way = (
-        {"to_request": absent_request, "once": token, "job": "rows"}
-        if of_each
-        else {"to_request": request}
-    )
-    commit_partition(uri, range(3), **way, table="rows", once_retention_ms=5)  # type: ignore[arg-type]
-    scope = "/rows//" if of_each else ""
-    markers = [marker_key(b"txn", f"{scope}{token(row)}".encode()) for row in range(3)]
+def test_a_promise_about_tokens_is_kept_with_each(uri: str) -> None:
+    commit_rows(uri, range(3), **NAMED, once_retention_ms=5)
+    markers = [marker_key(b"txn", f"/rows//{token(row)}".encode()) for row in range(3)]
     with connect(uri) as engine:
         found = [cell.value for cell in engine.read(markers).values() if cell]
     assert [decode_marker(value).retention_ms for value in found] == [5, 5, 5]
 
 
-def test_a_token_that_is_no_text_is_refused_clearly(uri: str) -> None:
-    """A number of a row is the likeliest token, and two tokens of one row would be no token."""
-    with pytest.raises(PartitionError, match=r"once must be bytes or str given=0.* row=0"):
-        commit_partition(uri, [0], absent_request, table="rows", once=int, job="x")  # type: ignore[arg-type]
-
-
-def test_batches_of_nothing_are_refused(uri: str) -> None:
-    """They would commit no row, and the task would succeed."""
-    with pytest.raises(InvalidRequestError, match="batch=0"):
-        commit_partition(uri, [0], absent_request, table="rows", batch=0)
-
-
 def test_the_first_failed_request_is_named_by_its_row(uri: str) -> None:
-    """Who reads the error of a task with a million rows must find the one that is wrong."""
-    commit_partition(uri, [13, 17], absent_request, table="rows")
+    """What its batch committed is complete, and no later one has begun."""
+    commit_rows(uri, [13, 17])
     with pytest.raises(PartitionError, match=r"AssertionFailedError.*row=13$") as caught:
-        commit_partition(uri, range(25), absent_request, table="rows", batch=10)
+        commit_rows(uri, range(25), batch=10, ack="decided")
     assert isinstance(caught.value.__cause__, AssertionFailedError)
-    assert stored(uri, range(25)) == [*range(18), 18, 19], "its batch is done, no later one begun"
+    assert stored(uri, range(25)) == [*range(18), 18, 19]
+    assert statuses(uri)["5-COMPLETE"] == 20 + FILLED
+    assert statuses(uri).keys() <= {"5-COMPLETE", "7-ABORTED"}
+    summary = commit_rows(uri, range(25), on_assertion="count", batch=4)
+    assert summary == Summary(committed=5, refused=20)
 
 
-def test_a_false_assertion_is_only_counted_where_that_is_asked(uri: str) -> None:
-    """For an import, "it is there already" is an answer and not a failure."""
-    commit_partition(uri, [3, 5], absent_request, table="rows")
-    summary = commit_partition(
-        uri, range(10), absent_request, table="rows", on_assertion="count", batch=4
-    )
-    assert summary == Summary(committed=8, refused=2)
-
-
-def test_an_invalid_request_is_named_and_does_not_spoil_its_batch(uri: str) -> None:
-    """A batch with an invalid request writes nothing: the task finds which one it is."""
-
-    def request(row: int) -> tuple[list[Mutation], list[Some]]:
-        return [Mutation(Key(f"{row:05}", "f", "value"), str(row) if row != 2 else "")], []
-
-    with pytest.raises(PartitionError, match=r"InvalidRequestError: value is empty.*row=2$"):
-        commit_partition(uri, range(5), request, table="rows")
+@pytest.mark.parametrize(
+    ("wrong", "why"),
+    [
+        (Request((Mutation(V, ""),)), "InvalidRequestError: value is empty"),
+        (Request(None), "mutations must be a list"),  # type: ignore[arg-type]
+    ],
+)
+def test_an_invalid_request_does_not_spoil_its_batch(uri: str, wrong: Request, why: str) -> None:
+    with pytest.raises(PartitionError, match=rf"{why}.*row=2$"):
+        commit_rows(uri, range(5), lambda row: wrong if row == 2 else absent_request(row))
     assert stored(uri, range(5)) == [0, 1, 3, 4]
 
 
-def test_everything_is_complete_when_a_partition_returns(uri: str) -> None:
-    """The worker may be gone the moment after, with whatever it did in the background."""
-    commit_partition(uri, range(50), absent_request, table="rows", ack="decided", batch=10)
-    assert statuses(uri) == {"5-COMPLETE": 50}
-
-
-def test_everything_is_complete_when_a_partition_fails(uri: str) -> None:
-    """A failed task may be the last of its worker as well."""
-    with pytest.raises(PartitionError):
-        commit_partition(uri, [1, 2, 3, 1], absent_request, table="rows", ack="decided", batch=3)
-    assert statuses(uri)["5-COMPLETE"] == 3
-    assert statuses(uri).keys() <= {"5-COMPLETE", "7-ABORTED"}
-
-
-def test_the_error_of_a_task_can_be_sent_between_processes() -> None:
-    """Spark's workers pickle what a task raises."""
-    error = PartitionError("request failed: row=7")
-    assert str(pickle.loads(pickle.dumps(error))) == str(error)
-
-
 @pytest.mark.parametrize("made", [[[], []], None, ([], None), ("x", [])])
-def test_a_row_that_makes_no_request_is_named(uri: str, made: object) -> None:
+def test_a_bad_row_is_named(uri: str, made: object) -> None:
     """A list in the place of a tuple was a ValueError without a row, after other batches."""
-
-    def request(row: int) -> Any:
-        return made if row == 4 else absent_request(row)
-
     with pytest.raises(PartitionError, match="row=4") as caught:
-        commit_partition(uri, range(9), request, table="rows", batch=3)
+        commit_rows(uri, range(9), lambda n: made if n == 4 else absent_request(n), batch=3)
     assert isinstance(caught.value.__cause__, InvalidRequestError)
     assert stored(uri, range(9)) == [0, 1, 2]
 
 
-@pytest.mark.parametrize(
-    "wrong", [{"on_assertion": "ignore"}, {"ack": "done"}, {"batch": 0}, {"batch": "3"}]
-)
-def test_a_word_or_number_that_means_nothing_is_refused_at_once(
-    uri: str, wrong: dict[str, Any]
-) -> None:
-    """`ignore` was taken for `fail`, by the first assertion that was false."""
-    (name,) = wrong
-    with pytest.raises(InvalidRequestError, match=f"^{name} "):
-        commit_partition(uri, range(3), absent_request, table="rows", **wrong)
-    assert stored(uri, range(3)) == []
-
-
-def test_a_partition_commits_through_a_server(tmp_path: Path) -> None:
-    """Executors that cannot reach the store may reach a server that can."""
-    with served("memory://", tmp_path / "log", "--transactional", "0") as server:
-        uri = server.uris["transactional"]
-        with connect(uri, table="rows") as engine:
-            engine.ensure_table("rows", ["f"])
-        assert commit_partition(uri, range(7), absent_request, table="rows") == Summary(committed=7)
-        with connect(uri, table="rows") as engine:
-            cells = engine.read([Key(f"{row:05}", "f", "value") for row in range(7)])
-            assert all(cells.values())
-        open_worker(Access(uri, "rows")).engine.close()
-
-
 def test_record_batches_and_frames_are_committed_row_by_row(uri: str) -> None:
-    """`mapInArrow` and `mapInPandas` hand the rows over in batches of their own."""
     batches = [pa.RecordBatch.from_pylist([{"n": n} for n in part]) for part in ([1, 2], [3])]
     frames = [pd.DataFrame({"n": part}) for part in ([4, 5], [], [6])]
     for given in (batches, frames):
-        summary = commit_partition(
-            uri,
-            iter(given),
-            lambda row: absent_request(row["n"]),
-            once=lambda row: token(row["n"]),
-            job="rows",
-            table="rows",
+        summary = commit_rows(
+            uri, given, lambda row: absent_request(row["n"]), once="n", job="rows"
         )
         assert summary == Summary(committed=3)
     assert stored(uri, range(8)) == [1, 2, 3, 4, 5, 6]
@@ -307,5 +228,224 @@ def test_record_batches_and_frames_are_committed_row_by_row(uri: str) -> None:
 def test_outside_of_spark_the_collector_of_garbage_stays_as_it_is(uri: str) -> None:
     """It is the whole process's, which here is the caller's own."""
     before = gc.get_threshold(), gc.get_freeze_count()
-    commit_partition(uri, range(3), absent_request, table="rows")
+    commit_rows(uri, range(3))
     assert (gc.get_threshold(), gc.get_freeze_count()) == before
+
+
+def balance(name: str) -> Key:
+    return Key(name, "f", "balance")
+
+
+def balances(uri: str) -> list[int]:
+    return read_numbers(uri, [Key(name, "f", "balance", "accounts") for name in "ab"])
+
+
+def transfer(block: OptimisticTransaction, row: dict[str, Any]) -> None:
+    source, target = balance(row["source"]), balance(row["target"])
+    found = int(block.get(source) or b"0")
+    if found < row["amount"]:
+        raise RowRefusedError("insufficient funds", balance=found)
+    block.put(source, str(found - row["amount"]))
+    block.put(target, str(int(block.get(target) or b"0") + row["amount"]))
+
+
+def transfer_all(block: OptimisticTransaction, rows: list[dict[str, Any]]) -> None:
+    for row in rows:
+        transfer(block, row)
+
+
+BY_ORDER = {"function": transfer_all, "group": "order", "once": "order"}
+
+
+def run_transfers(uri: str, rows: Any = TRANSFERS, **options: Any) -> Summary:
+    given = {"table": "accounts", "on_assertion": "count", "once": "id", "job": "bank", **options}
+    return run_partition(uri, rows, given.pop("function", transfer), **given)
+
+
+@pytest.mark.parametrize("threads", [1, 4])
+def test_a_partition_of_transfers_that_runs_again_moves_nothing(uri: str, threads: int) -> None:
+    """A committed transfer is not refused the second time, though its account is empty by then."""
+    first, again = (run_transfers(uri, threads=threads) for _ in range(2))
+    assert (first.committed, first.refused, first.repeated) == (5, 2, 0)
+    assert (again.committed, again.refused, again.repeated) == (0, 2, 5)
+    assert balances(uri) == [0, 100]
+
+
+def test_a_transfer_that_another_attempt_makes_meanwhile_is_repeated(uri: str) -> None:
+    """A speculative copy commits between the look at tokens and the block."""
+    for others, row in [(5, TRANSFERS[0]), (2, TRANSFERS[1])]:
+        left = iter([True])
+
+        @wraps(transfer)  # as another attempt has the same function
+        def overtaken(block: OptimisticTransaction, row: dict[str, Any]) -> None:
+            if next(left, False):  # noqa: B023
+                rest = [row, *({**row, "id": f"{others}-{n}"} for n in range(others - 1))]  # noqa: B023
+                run_transfers(uri, rest)
+            transfer(block, row)
+
+        fill_accounts(uri)
+        assert run_transfers(uri, [row], function=overtaken).repeated == 1
+        assert sum(balances(uri)) == 100
+
+
+def test_a_row_that_writes_nothing_is_repeated_if_its_token_is_committed(uri: str) -> None:
+    @wraps(transfer)
+    def idle(block: OptimisticTransaction, row: dict[str, Any]) -> None:
+        if row["id"] == 1:
+            run_transfers(uri, [row])
+        block.get(balance("a"))
+
+    summary = run_transfers(uri, TRANSFERS[:2], function=idle)
+    assert (summary.committed, summary.repeated) == (1, 1)
+
+
+def test_conflicts_run_the_function_again_and_are_counted(uri: str) -> None:
+    left = iter(range(3))
+
+    def disturbed(block: OptimisticTransaction, row: dict[str, Any]) -> None:
+        transfer(block, row)
+        if next(left, None) is not None:
+            run_transfers(uri, [row], once=None)
+
+    summary = run_transfers(uri, TRANSFERS[:1], function=disturbed, once=None)
+    assert (summary.committed, summary.retries) == (1, 3)
+    assert balances(uri) == [10, 90]
+    with pytest.raises(PartitionError, match=r"ConflictError.*row=\{'id': 0"):
+        left = iter(range(1))
+        run_transfers(uri, TRANSFERS[:1], function=disturbed, once=None, attempts=1)
+
+
+@pytest.mark.parametrize("threads", [1, 4])
+def test_a_row_that_fails_is_named_and_earlier_ones_stay(uri: str, threads: int) -> None:
+    def refuse(block: OptimisticTransaction, row: dict[str, Any]) -> None:
+        transfer(block, row)
+        if row["id"] == 2:
+            block.require(Exact(balance("a"), "7"))
+        if row["id"] == 3:
+            raise KeyError("no such rate")
+
+    for rows, error in ([TRANSFERS[:3], "AssertionFailed"], [TRANSFERS[3:4], "KeyError: 'no su"]):
+        with pytest.raises(PartitionError, match=rf"failed: {error}.*row=\{{'id': {len(rows)}?"):
+            run_transfers(uri, rows, function=refuse, on_assertion="fail", threads=threads)
+    assert balances(uri) == [30, 70]
+    summary = run_transfers(uri, TRANSFERS[2:3], function=refuse, threads=threads)
+    assert summary.refused == 1, "a false assertion counts as well"
+
+
+def test_a_group_of_rows_is_one_transaction(uri: str) -> None:
+    """The second part of one that was split counted as repeated: three of ten rows were written,
+    and all seemed well."""
+    rows = [{**row, "order": row["id"] // 3} for row in TRANSFERS[:6]]
+    assert run_transfers(uri, rows, **BY_ORDER) == Summary(committed=1, refused=1)
+    assert balances(uri) == [20, 80]
+    assert run_transfers(uri, rows[2::-1], **BY_ORDER) == Summary(repeated=1), "in any order"
+    by_function = {
+        "group": lambda row: row["order"],
+        "once": lambda rows: f"order/{rows[0]['order']}",
+    }
+    assert run_transfers(uri, rows, **{**BY_ORDER, **by_function}) == Summary(repeated=1, refused=1)
+    for some, options, message in (
+        (rows, {"once": "id"}, "several tokens once='id'"),
+        ([rows[0], rows[5], rows[2]], {}, r"do not stand together.* group=0 row=\{'id': 2"),
+        (rows[1:3], {}, "'/bank//order/0'.*repartition by the group"),
+    ):
+        with pytest.raises(PartitionError, match=message):
+            run_transfers(uri, some, **{**BY_ORDER, **options})
+
+
+def test_a_second_job_over_the_same_ids_fills_its_own_table(uri: str) -> None:
+    """It found the tokens of the first job, and its table stayed empty without an error."""
+    with connect(uri) as engine:
+        for name in ("copies", "sums"):
+            engine.ensure_table(name, ["f"])
+
+    def copy(block: OptimisticTransaction, row: dict[str, Any]) -> None:
+        block.put(Key(str(row["id"]), "f", "v", "copies"), "1")
+
+    def request(row: dict[str, Any]) -> Any:
+        return [Mutation(Key(str(row["id"]), "f", "v", "sums"), "1")], []
+
+    assert run_partition(uri, TRANSFERS, copy, once="id", job="copies") == Summary(committed=7)
+    assert commit_partition(uri, TRANSFERS, request, once="id", job="x").committed == 7
+    with connect(uri) as engine:
+        assert [len(list(engine.scan(name))) for name in ("copies", "sums")] == [7, 7]
+    wrong: list[Any] = [(run_partition, transfer, {}), (commit_partition, request, {})]
+    wrong += [(run_partition, copy, {"table": "sums"})]
+    for task, function, more in wrong:
+        with pytest.raises(PartitionError, match=r"TokenReused.*'/copies//id/0'.*jobs other names"):
+            task(uri, TRANSFERS, function, once="id", job="copies", **more)
+
+
+@pytest.mark.parametrize("threads", [1, 4])
+def test_a_repeated_token_of_another_row_is_an_error(uri: str, threads: int) -> None:
+    rows = [TRANSFERS[0], {**TRANSFERS[0], "amount": 9}, TRANSFERS[2]]
+    for _ in range(2):  # in one batch, and found before it
+        with pytest.raises(PartitionError, match=r"TokenReused.*'/bank//id/0'.*row=\{'id': 0"):
+            run_transfers(uri, rows, threads=threads)
+    assert sum(balances(uri)) == 100
+
+
+@pytest.mark.parametrize(
+    "once, message",
+    [("nope", "KeyError"), ("none", "once must be bytes or str"), (lambda row: 7, "given=7")],
+)
+def test_a_token_that_is_none_is_refused_by_row(uri: str, once: Any, message: str) -> None:
+    """`None` as text would be the token of all rows that have none."""
+    tasks: Any = ((run_partition, transfer), (commit_partition, lambda row: ([], [])))
+    for task, function in tasks:
+        with pytest.raises(PartitionError, match=rf"{message}.*row=.*'id': 0"):
+            row = {**TRANSFERS[0], "none": None}
+            task(uri, [row], function, once=once, job="bank", table="accounts")
+    assert balances(uri) == [50, 50]
+
+
+def test_partitions_commit_through_a_server(tmp_path: Path) -> None:
+    """Executors that cannot reach the store may reach a server that can."""
+    with served("memory://", tmp_path / "log", "--transactional", "0") as server:
+        uri = server.uris["transactional"]
+        make_tables(uri)
+        assert commit_rows(uri, range(7)) == Summary(committed=7)
+        assert stored(uri, range(7)) == list(range(7))
+        assert run_transfers(uri).committed == 5
+        assert run_transfers(uri).repeated == 5
+        task = bind_partition(run_partition, uri, transfer, table="accounts", once="id", job="bank")
+        assert task(TRANSFERS[:5]) == Summary(repeated=5)
+        for table in ("rows", "accounts"):
+            open_worker(Access(uri, table)).engine.close()
+
+
+WRONG: list[dict[str, Any]] = [
+    *({"on_assertion": "ignore"}, {"ack": "done"}, {"once": 7}, {"once_retention_ms": 0}),
+    *({"once": "id"}, {"job": 7}, {"table": 7}, {"counts": 3}, {"trace": "no"}),
+    *({"policy": {"lock_ttl_ms": 1}}, {"transactions": None}),
+]
+OF_BLOCKS: list[dict[str, Any]] = [
+    *({"threads": 0}, {"attempts": "3"}, {"deadline_ms": "3"}, {"group": 7}, {"labels": "no"}),
+    *({"function": None}, {"validate": 7}),
+]
+
+
+@pytest.mark.parametrize(
+    "wrong", [*WRONG, *OF_BLOCKS, {"to_request": 7}, {"batch": 0}, {"batch": "3"}]
+)
+def test_a_wrong_argument_is_named_in_driver_and_task(uri: str, wrong: dict[str, Any]) -> None:
+    """No row is read, and no store is opened, before that."""
+    [(name, value)] = wrong.items()
+    is_commit = name in ("to_request", "batch")
+    task: Any = commit_partition if is_commit else run_partition
+    given = {"to_request" if is_commit else "function": print, **wrong}
+    for call in (lambda: task(uri, (), **given), lambda: bind_partition(task, uri, **given)):
+        with pytest.raises(InvalidRequestError, match=rf"^{name} .*{value!r}"):
+            call()
+
+
+def test_the_driver_finds_names_that_mean_nothing(uri: str) -> None:
+    with pytest.raises(TypeError, match="unexpected keyword argument 'onse'"):
+        bind_partition(run_partition, uri, transfer, onse="id")  # type: ignore[call-arg]
+    with pytest.raises(TypeError, match=r"missing .* argument: 'to_request'"):
+        bind_partition(commit_partition, uri)  # type: ignore
+    with pytest.raises(InvalidRequestError, match=r"no such table.* table=b'acounts'"):
+        bind_partition(run_partition, uri, transfer, table="acounts")
+    for wrong, absent in (("embeded:///x", "txn"), (uri, "absent")):
+        with pytest.raises(InvalidRequestError):
+            bind_partition(run_partition, wrong, transfer, transactions=absent)

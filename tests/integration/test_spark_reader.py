@@ -1,55 +1,49 @@
-"""`spark.read.format("txn")` in a real Spark: what its rows are, and what its tasks read."""
+"""`spark.read.format("txn")` in a real Spark: what its rows are, what its tasks read, views of
+transactions and locks, snapshots of one instant; and threads, SQL and the catalogue."""
 
 from __future__ import annotations
 
-import json
 import uuid
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any, get_args
 
 import pytest
-from py4j.protocol import Py4JError
+from py4j.protocol import Py4JJavaError
 from pyspark.errors import PySparkException
 from pyspark.sql import DataFrame, SparkSession
 
 from tests.integration.hbase import HBase
 from tests.unit.worlds import after_status
-from txn import Engine, Key, Mutation, connect
-from txn.model import Family
+from txn import Delete, Engine, Exact, Key, Mutation, connect
+from txn.model import Edit, Family
 from txn.protocol.locks import holder_of
+from txn.protocol.row import column, created_ms, status_key
 from txn.protocol.statuses import ProtocolName, Status
 from txn.spark import register
 from txn.stores import open_store
 from txn.testing.faulty import Crash, Fault, FaultyStore, Reply
 
 PUSHDOWN = "spark.sql.python.filterPushdown.enabled"
+IDS = [f"{number:02}" for number in range(60)]
+SPLITS = [b"30"]
+Given = dict[str, Any]
+COLUMNS = "v string=d:v, n bigint=d:count"
 of_one = pytest.mark.parametrize("protocol", ["fenced"])
 """For what is the same whichever protocol a store has."""
-
-COLUMNS = "v string=d:v, n bigint=d:count"
-
-
-@pytest.fixture(params=get_args(ProtocolName))
-def protocol(request: pytest.FixtureRequest) -> ProtocolName:
-    found: ProtocolName = request.param
-    return found
+every_protocol = pytest.mark.parametrize("protocol", get_args(ProtocolName))
 
 
 @pytest.fixture
 def uri(spark: SparkSession, tmp_path: Path, protocol: ProtocolName) -> str:
-    """A store on this machine with rows 000 to 299, each with a text and most with a number."""
+    """A store on this machine with rows 00 to 59, each with a text and most with a number."""
     register(spark)
     uri = f"embedded://{tmp_path}/store?sync=off"
     with connect(uri, table="t", protocol=protocol) as engine:
         engine.ensure_table("t", ["d", "e"])
-        for start in range(0, 300, 100):
-            mutations = [
-                mutation
-                for number in range(start, start + 100)
-                for mutation in mutations_of(f"{number:03}", number)
-            ]
-            engine.commit(mutations)
+        rows = [mutations_of(f"{number:02}", number) for number in range(60)]
+        engine.commit([mutation for some in rows for mutation in some])
     return uri
 
 
@@ -69,32 +63,29 @@ def frame(spark: SparkSession, uri: str, **options: Any) -> DataFrame:
 
 
 def test_rows_are_read_through_a_server(spark: SparkSession, txn_server: str) -> None:
-    """Its scans are those of a store; there is nothing by which to divide them."""
     register(spark)
     table = f"read-{uuid.uuid4().hex[:8]}"
     with connect(txn_server, table=table) as engine:
         engine.ensure_table(table, ["d"])
-        engine.commit([Mutation(Key(f"{i:04}", "d", "v"), f"text {i}") for i in range(1_200)])
+        engine.commit([Mutation(Key(f"{i:03}", "d", "v"), f"text {i}") for i in range(300)])
     rows = frame(spark, txn_server, table=table, columns="v string=d:v").collect()
-    assert [(row.id, row.v) for row in rows] == [(f"{i:04}", f"text {i}") for i in range(1_200)]
+    assert [(row.id, row.v) for row in rows] == [(f"{i:03}", f"text {i}") for i in range(300)]
 
 
-def stop_at(uri: str, status: Status, mutations: list[Mutation]) -> None:
+def stop_at(uri: str, status: Status, mutations: list[Mutation | Delete], *checks: Exact) -> None:
     """Let a client die right after its transaction came to a status."""
     faults = FaultyStore(open_store(uri))
     after_status(SimpleNamespace(faults=faults), status, Fault(reply=Reply.CRASH))  # type: ignore[arg-type]
     with pytest.raises(Crash):
-        Engine(faults, table="t").commit(mutations)
+        Engine(faults, table="t").commit(mutations, checks)
 
 
-@pytest.mark.parametrize("zone", ["America/Los_Angeles", "UTC", "Asia/Tokyo"])
+@pytest.mark.parametrize("zone", ["America/Los_Angeles", "Asia/Tokyo"])
 @of_one
-def test_times_of_all_years_are_read_as_they_were_written(
-    spark: SparkSession, uri: str, zone: str
-) -> None:
+def test_times_of_all_years_are_read_as_written(spark: SparkSession, uri: str, zone: str) -> None:
     """The usual end of validity is in the year 10000 of UTC, and the first day is in the year 0."""
     before = spark.conf.get("spark.sql.session.timeZone")
-    spark.conf.set("spark.sql.session.timeZone", zone or "")
+    spark.conf.set("spark.sql.session.timeZone", zone)
     try:
         written = spark.sql(
             """select id, t, t as millis, n, d, named_struct('t', array(t), 'n', n) as j from values
@@ -117,7 +108,6 @@ def test_times_of_all_years_are_read_as_they_were_written(
 
 @of_one
 def test_json_is_that_of_spark_itself(spark: SparkSession, uri: str) -> None:
-    """Whoever compares a cell with what `to_json` makes must find the same."""
     frame = spark.sql(
         """select cast(id as string) as id, named_struct('f', cast(id / 10 as float), 'd', id / 3,
         'e', array(id * 1e6D, 1e-5D, double('NaN'), double('-Infinity'), -0D), 's', char(id) || 'é',
@@ -133,62 +123,32 @@ def test_json_is_that_of_spark_itself(spark: SparkSession, uri: str) -> None:
         assert cells[ours].value == cells[theirs].value  # type: ignore[union-attr]
 
 
-@of_one
-def test_every_session_is_registered_by_itself(spark: SparkSession, uri: str) -> None:
-    """Spark looks for the name among those of the active session, which is another one's."""
-    other = spark.newSession()
-    with pytest.raises((PySparkException, Py4JError), match="DATA_SOURCE_NOT_FOUND"):
-        frame(other, uri)
-    for session in (other, spark, other, other.newSession()):
-        register(session)
-        assert frame(session, uri).count() == 300
-    assert SparkSession.getActiveSession() is spark
-
-
+@every_protocol
 def test_a_table_is_a_data_frame(spark: SparkSession, uri: str) -> None:
-    """Each row once, an absent cell as null, and cells of other columns not at all."""
-    rows = frame(spark, uri, numPartitions=5).collect()
-    assert sorted(map(tuple, rows)) == [
-        (f"{number:03}", f"text {number}", number if number % 3 else None) for number in range(300)
-    ]
+    expected = [(f"{n:02}", f"text {n}", n if n % 3 else None) for n in range(60)]
+    assert sorted(map(tuple, frame(spark, uri, numPartitions=3).collect())) == expected
+    assert frame(spark, uri, columns="n bigint=d:count").count() == 40
+    reading = spark.read.format("txn").options(uri=uri, table="t", row="id")
+    found = reading.options(columns="v=d:v, n=d:count").schema("n bigint, id string, v string")
+    assert tuple(found.load().collect()[1]) == (1, "01", "text 1")
+    assert [frame(spark, uri, numPartitions=n).rdd.getNumPartitions() for n in (3, 1)] == [3, 1]
+    assert frame(spark, uri, prefix="2").count() == 10
+    assert frame(spark, uri, start="05", stop="10").count() == 5
 
 
-@of_one
-def test_a_row_is_one_that_has_a_mapped_cell(spark: SparkSession, uri: str) -> None:
-    """A row is what its cells are; others of the table say nothing here."""
-    found = frame(spark, uri, columns="n bigint=d:count")
-    assert found.count() == 200
-
-
-@of_one
-def test_a_job_reads_in_parts(spark: SparkSession, uri: str) -> None:
-    """They are read beside each other, and again alone where a task fails."""
-    assert frame(spark, uri, numPartitions=4).rdd.getNumPartitions() == 4
-    assert frame(spark, uri, numPartitions=1).rdd.getNumPartitions() == 1
-
-
-@of_one
-def test_bounds_are_read_and_no_more(spark: SparkSession, uri: str) -> None:
-    """A part of a large table is all that is wanted, most of the time."""
-    assert frame(spark, uri, prefix="12").count() == 10
-    assert frame(spark, uri, start="050", stop="055").count() == 5
-    assert frame(spark, uri, start="5").count() == 0
-
-
-def test_a_decided_transaction_is_seen_whole_and_an_undecided_one_not(
-    spark: SparkSession, uri: str
-) -> None:
+@every_protocol
+def test_a_decided_transaction_is_seen_and_an_undecided_not(spark: SparkSession, uri: str) -> None:
     """Its owner died before it put its values: they are true from the decision on."""
-    stop_at(uri, Status.ASSERTED, [*mutations_of("007", 7_000), *mutations_of("new", 1)])
-    stop_at(uri, Status.WRITTEN, [*mutations_of("008", 8_000), *mutations_of("never", 1)])
+    stop_at(uri, Status.ASSERTED, [*mutations_of("07", 7_000), *mutations_of("new", 1)])
+    stop_at(uri, Status.WRITTEN, [*mutations_of("08", 8_000), *mutations_of("never", 1)])
     with connect(uri, table="t") as engine:
         rules = engine.context.rules
-        lock = rules.lock_of(Key("007", "d", "v", "t"))
+        lock = rules.lock_of(Key("07", "d", "v", "t"))
         assert holder_of(lock, engine.context.store.read([lock])[lock])
-    rows = {row.id: row for row in frame(spark, uri, numPartitions=3).collect()}
-    assert (rows["007"].v, rows["007"].n) == ("text 7000", 7_000)
-    assert (rows["008"].v, rows["008"].n) == ("text 8", 8)
-    assert rows.keys() - {"new"} == {f"{number:03}" for number in range(300)}
+    rows = {row.id: row for row in frame(spark, uri, numPartitions=2).collect()}
+    assert (rows["07"].v, rows["07"].n) == ("text 7000", 7_000)
+    assert (rows["08"].v, rows["08"].n) == ("text 8", 8)
+    assert rows.keys() - {"new"} == set(IDS)
     assert rows["new"].v == "text 1"
 
 
@@ -198,102 +158,234 @@ def test_a_condition_on_the_row_key_reads_no_other_rows(spark: SparkSession, uri
     which keeps those of the first query for the others, are not taken."""
     spark.conf.set(PUSHDOWN, "true")
     try:
-        found = frame(spark, uri, where="id >= '100' and id < '200'", numPartitions=4)
-        both = found.where("id = '101'").union(found.where("id = '102'"))
-        assert [row.id for row in both.collect()] == ["101", "102"]
-        assert [row.n for row in found.where("n > 198").collect()] == [199]
-        assert (found.where("id = '201'").count(), found.count()) == (0, 100)
-        assert frame(spark, uri, where="id in ('007', '008')").rdd.getNumPartitions() == 1
+        found = frame(spark, uri, where="id >= '20' and id < '40'", numPartitions=2)
+        both = found.where("id = '21'").union(found.where("id = '22'"))
+        assert [row.id for row in both.collect()] == ["21", "22"]
+        assert [row.n for row in found.where("n > 37").collect()] == [38]
+        assert (found.where("id = '41'").count(), found.count()) == (0, 20)
+        assert frame(spark, uri, where="id in ('07', '08')").rdd.getNumPartitions() == 1
     finally:
         spark.conf.unset(PUSHDOWN)
 
 
 @of_one
 def test_a_bad_cell_is_named(spark: SparkSession, uri: str) -> None:
-    """Somewhere among millions of rows there is one that another program wrote."""
     with connect(uri, table="t") as engine:
-        engine.commit([Mutation(Key("123", "d", "count"), "12")])
-    with pytest.raises(PySparkException, match="row=b'123' column='n' codec='long'"):
+        engine.commit([Mutation(Key("23", "d", "count"), "12")])
+    with pytest.raises(PySparkException, match="row=b'23' column='n' codec='long'"):
         frame(spark, uri).collect()
 
 
-@pytest.mark.parametrize(
-    ("options", "words"),
-    [
-        ({"table": "absent"}, "no such table"),
-        ({"transactions": "mistyped"}, "no such transaction table.*mistyped"),
-        ({"columns": "v string=x:v"}, "no such family"),
-        ({"columns": "v=d:v"}, "has no type"),
-        ({"colums": "v=d:v"}, "unknown option"),
-        ({"where": "v = 'a'"}, "where is about a row key"),
-        ({"pushDownPredicate": "true"}, "say where"),
-        ({"view": "row"}, "unknown value"),
-    ],
-)
-def test_what_cannot_be_read_is_told_before_any_task(
-    spark: SparkSession, tmp_path: Path, options: dict[str, str], words: str
-) -> None:
-    """A task would fail four times before it is told."""
-    register(spark)
-    uri = f"embedded://{tmp_path}/store?sync=off"
-    with connect(uri) as engine:
-        engine.ensure_table("t", ["d"])
-    with pytest.raises(PySparkException, match=words):
-        frame(spark, uri, **options).count()
+@of_one
+def test_what_cannot_be_read_is_told_before_any_task(spark: SparkSession, uri: str) -> None:
+    """A task would fail four times before it is told; and nothing is made of a mistyped name."""
+    with pytest.raises(PySparkException, match=r"no such transaction table.*mistyped"):
+        frame(spark, uri, transactions="mistyped").count()
     with connect(uri) as engine:
         assert engine.context.store.describe(b"mistyped") is None
-
-
-def test_a_mistyped_store_is_not_made(spark: SparkSession, tmp_path: Path) -> None:
-    """An empty result, and a folder that nobody wanted, would be all that tells of it."""
-    register(spark)
+    nowhere = uri.replace("/store", "/mistyped")
     with pytest.raises(PySparkException, match="no such store"):
-        frame(spark, f"embedded://{tmp_path}/mistyped").count()
-    assert not (tmp_path / "mistyped").exists()
-
-
-@of_one
-def test_a_catalog_and_a_schema_describe_the_same_rows(spark: SparkSession, uri: str) -> None:
-    """Jobs that were written for another connector read with the options that they have."""
-    catalog = {
-        "table": {"namespace": "default", "name": "t"},
-        "rowkey": "key",
-        "columns": {
-            "id": {"cf": "rowkey", "col": "key", "type": "string"},
-            "v": {"cf": "d", "col": "v", "type": "string"},
-            "n": {"cf": "d", "col": "count", "type": "bigint"},
-        },
-    }
-    ways: list[dict[str, str]] = [
-        {"catalog": json.dumps(catalog)},
-        {
-            "hbase.table": "t",
-            "hbase.columns.mapping": "id STRING :key, v STRING d:v, n BIGINT d:count",
-        },
-        {"table": "t", "row": "id", "columns": "v=d:v, n=d:count"},
-    ]
-    for way in ways:
-        reading = spark.read.format("txn").options(uri=uri, prefix="00", **way)
-        found = reading.schema("n bigint, id string, v string").load()
-        assert found.columns == ["n", "id", "v"]
-        assert tuple(found.collect()[1]) == (1, "001", "text 1")
-
-
-def text_of(table: str, row: str) -> Mutation:
-    return Mutation(Key(row, "d", "v", table), f"text {row}")
+        frame(spark, nowhere).count()
+    assert not Path(nowhere.partition("//")[2].partition("?")[0]).exists()
 
 
 def test_regions_of_hbase_are_read_beside_each_other(spark: SparkSession, hbase: HBase) -> None:
-    """Natively: each task asks the server of its region."""
     register(spark)
     table = f"regions-{uuid.uuid4().hex}"
     given = {"uri": hbase.native, "transactions": f"txn-{table}"}
     with connect(hbase.native, table=table, transactions=given["transactions"]) as engine:
         store = engine.context.store
-        store.ensure_table(table.encode(), {b"d": Family()}, [b"100", b"200"])
-        engine.commit([text_of(table, f"{number:03}") for number in range(300)])
+        store.ensure_table(table.encode(), {b"d": Family()}, [b"20", b"40"])
+        engine.commit([Mutation(Key(row, "d", "v"), f"text {row}") for row in IDS])
     found = frame(spark, table=table, columns="v string=d:v", **given)
     assert found.rdd.getNumPartitions() == 3
-    assert sorted(row.id for row in found.collect()) == [f"{number:03}" for number in range(300)]
-    few = frame(spark, table=table, columns="v string=d:v", numPartitions=2, stop="150", **given)
-    assert (few.rdd.getNumPartitions(), few.count()) == (2, 150)
+    assert sorted(row.id for row in found.collect()) == IDS
+    few = frame(spark, table=table, columns="v string=d:v", numPartitions=2, stop="30", **given)
+    assert (few.rdd.getNumPartitions(), few.count()) == (2, 30)
+
+
+A, B = Key("a", "d", "x", "one"), Key("b", "d", "x", "two")
+
+
+@pytest.fixture
+def crashed(spark: SparkSession, tmp_path: Path, protocol: ProtocolName) -> str:
+    """A store with a transaction that is finished, and one whose owner died with its locks."""
+    register(spark)
+    uri = f"embedded://{tmp_path}/store?sync=off"
+    with connect(uri, protocol=protocol) as engine:
+        engine.ensure_table("one", ["d"])
+        engine.ensure_table("two", ["d"])
+        engine.commit([Mutation(A, "1"), Mutation(B, "2")], once="token", labels={"job": "nightly"})
+    stop_at(uri, Status.ASSERTED, [Mutation(A, "3"), Delete(B)], Exact(A, b"1"))
+    return uri
+
+
+def view(spark: SparkSession, uri: str, name: str, **options: str) -> DataFrame:
+    return spark.read.format("txn").options(uri=uri, view=name, **options).load()
+
+
+@every_protocol
+def test_every_transaction_is_a_row(spark: SparkSession, crashed: str) -> None:
+    rows = view(spark, crashed, "transactions").orderBy("created", "transaction").collect()
+    (first,) = [row for row in rows if row.once]
+    (second,) = [row for row in rows if row.status == "2-ASSERTED"]
+    assert (first.once, first.labels, first.state) == ("token", {"job": "nightly"}, "finished")
+    assert first.tables == ["one", "two"]
+    assert (second.state, second.keys, second.mutations, second.assertions) == ("decided", 2, 2, 1)
+    assert (second.once, second.reason, second.corrupt, second.parent) == (None,) * 4
+    assert second.lock_ttl_ms > 0
+    assert second.bytes > 50
+    assert 0 <= second.age_ms < 600_000
+    assert second.commit_timestamp > 0
+    assert second.statuses["2-ASSERTED"] == second.since
+    millis = round(second.created.timestamp() * 1000)
+    assert millis == created_ms(second.transaction.encode())
+
+
+@every_protocol
+def test_a_time_that_no_year_holds_is_none(spark: SparkSession, crashed: str) -> None:
+    store = open_store(crashed)
+    for row in store.scan(b"txn"):
+        if (status := row.cells.get(status_key(b"txn", row.row))) is not None:
+            store.write([Edit(status_key(b"txn", row.row), status.value, 2**62)])
+            began = column(b"txn", row.row, b"at." + status.value)
+            store.write([Edit(began, b"", 2**62)])
+    store.close()
+    rows = view(spark, crashed, "transactions").collect()
+    assert {row.since for row in rows} == {None} and {row.age_ms for row in rows} == {0}
+
+
+@every_protocol
+def test_locks_that_are_held_are_rows(spark: SparkSession, crashed: str) -> None:
+    found = view(spark, crashed, "locks", table="one, two")
+    rows = sorted(found.collect(), key=lambda row: row.key)
+    assert [(row.table, row.row, row.family) for row in rows] == [
+        ("one", "a", "d"),
+        ("two", "b", "d"),
+    ]
+    assert {row.column for row in rows} in ({"x"}, {None})
+    assert {(row.status, row.state) for row in rows} == {("2-ASSERTED", "decided")}
+    other = view(spark, crashed, "transactions").where("status = '2-ASSERTED'").first()
+    assert other is not None
+    assert {row.holder for row in rows} == {other.transaction}
+
+
+def make_table(uri: str, table: str, protocol: ProtocolName, versions: int = 1_000) -> Given:
+    """Make a table in a database of its own; return the options that read it."""
+    given = {"uri": uri, "transactions": f"txn-{table}", "table": table}
+    with connect(uri, table=table, transactions=given["transactions"], protocol=protocol) as engine:
+        engine.context.store.ensure_table(table.encode(), {b"d": Family(versions=versions)}, SPLITS)
+        engine.commit([Mutation(Key(row, "d", "v"), b"0") for row in IDS], labels={"at": "first"})
+    more = {"row": "id string", "columns": "v string=d:v", "numPartitions": 2, "snapshot": True}
+    return {**given, **more, "rowless": "skip"}
+
+
+def read(spark: SparkSession, given: Given) -> DataFrame:
+    return spark.read.format("txn").options(**given).load()
+
+
+def test_a_data_frame_keeps_its_instant(spark: SparkSession, tmp_path: Path) -> None:
+    """Spark plans it once, when it is first used. Where a version from then is not kept any more,
+    the read fails and says which."""
+    register(spark)
+    uri = f"embedded://{tmp_path}/store?sync=off"
+    for table, versions in (("many", 3), ("one", 1)):
+        given = make_table(uri, table, "six-phase", versions)
+        kept = read(spark, given).where("id = '07'")
+        assert [row.v for row in kept.collect()] == ["0"]
+        with connect(uri, table=table, transactions=given["transactions"]) as engine:
+            engine.commit([Mutation(Key("07", "d", "v"), "1")])
+        assert [row.v for row in read(spark, given).where("id = '07'").collect()] == ["1"]
+        if versions > 1:
+            assert [row.v for row in kept.union(kept).collect()] == ["0", "0"]
+        else:
+            with pytest.raises(PySparkException, match=r"let the family keep more VERSIONS.*'07'"):
+                kept.collect()
+
+
+WITHHELD = "CREATE TEMPORARY VIEW name USING txn"
+
+
+@pytest.fixture
+def where(spark: SparkSession, tmp_path: Path) -> dict[str, str]:
+    register(spark)
+    uri = f"embedded://{tmp_path}/store?sync=off"
+    with connect(uri) as engine:
+        engine.ensure_table("rows", ["f"])
+    return {"uri": uri, "table": "rows", "row": "id string", "columns": "v string=f:v"}
+
+
+def make_frame(spark: SparkSession, *ids: str) -> DataFrame:
+    return spark.createDataFrame([(each, "a") for each in ids], "id string, v string")
+
+
+def append(frame: DataFrame, where: dict[str, str]) -> None:
+    frame.write.format("txn").mode("append").options(**where).save()
+
+
+def list_ids(spark: SparkSession, where: dict[str, str]) -> list[str]:
+    return sorted(row.id for row in spark.read.format("txn").options(**where).load().collect())
+
+
+def test_threads_write_after_registering(spark: SparkSession, where: dict[str, str]) -> None:
+    """Spark looks for the format in the session that is active in the thread, and at first none is;
+    reading needs nothing."""
+    other = spark.newSession()
+    register(other)
+    frames = {session: make_frame(session, name) for session, name in ((spark, "1"), (other, "2"))}
+    with ThreadPoolExecutor(1) as threads:
+        with pytest.raises(Py4JJavaError, match=r"ClassNotFoundException: txn\.DefaultSource"):
+            threads.submit(append, frames[spark], where).result()
+        assert threads.submit(list_ids, other, where).result() == []
+    for session, frame in frames.items():
+        with ThreadPoolExecutor(2, initializer=register, initargs=(session,)) as threads:
+            for done in [threads.submit(append, frame, where) for _ in range(2)]:
+                done.result()
+    assert list_ids(spark, where) == ["1", "2"]
+
+
+def list_options(where: dict[str, str]) -> str:
+    return ", ".join(f"`{name}` '{value}'" for name, value in where.items())
+
+
+def test_sql_reads_and_writes_by_views(spark: SparkSession, where: dict[str, str]) -> None:
+    spark.read.format("txn").options(**where).load().createOrReplaceTempView("loaded")
+    spark.sql(f"CREATE TEMPORARY VIEW made USING txn OPTIONS ({list_options(where)})")
+    spark.sql("INSERT INTO loaded VALUES ('1', 'a')")
+    spark.sql("INSERT INTO made SELECT id || 'x', v FROM loaded")
+    make_frame(spark, "2").write.insertInto("made")
+    for view in ("loaded", "made"):
+        found = spark.sql(f"SELECT id FROM {view} WHERE v = 'a' ORDER BY id").collect()
+        assert [row.id for row in found] == ["1", "1x", "2"]
+        with pytest.raises(PySparkException, match="a table is not overwritten"):
+            spark.sql(f"INSERT OVERWRITE {view} VALUES ('1', 'b')")
+        spark.catalog.dropTempView(view)
+
+
+def test_a_table_of_the_catalogue_has_its_options_from_each_statement(
+    spark: SparkSession, where: dict[str, str]
+) -> None:
+    """Spark keeps them and gives them to no source in Python, however they were said."""
+    options = list_options(where)
+    with pytest.raises(PySparkException, match=WITHHELD):
+        spark.sql(f"CREATE TABLE kept USING txn OPTIONS ({options})")
+    with pytest.raises(PySparkException, match=WITHHELD):
+        spark.sql(f"CREATE TABLE kept USING txn OPTIONS ({options}) AS SELECT '1' id, 'a' v")
+    spark.sql(f"CREATE TABLE kept (id string, v string) USING txn OPTIONS ({options})")
+    try:
+        for statement in ("SELECT * FROM kept", "INSERT INTO kept VALUES ('1', 'a')"):
+            with pytest.raises(PySparkException, match=WITHHELD):
+                spark.sql(statement).collect()
+        assert list_ids(spark, where) == []
+        spark.sql(f"INSERT INTO kept WITH ({options}) VALUES ('1', 'a')")
+        (row,) = spark.sql(f"SELECT * FROM kept WITH ({options}, `where` \"id = '1'\")").collect()
+        assert tuple(row) == ("1", "a") == tuple(spark.read.options(**where).table("kept").first())
+        # `saveAsTable` looks to a source like `save`, so it cannot be refused.
+        write_table = make_frame(spark, "2").write.format("txn").mode("append").options(**where)
+        write_table.saveAsTable("saved")
+        with pytest.raises(PySparkException, match=WITHHELD):
+            spark.table("saved").collect()
+        assert spark.read.options(**where).table("saved").count() == 2
+    finally:
+        spark.sql("DROP TABLE kept")
+        spark.sql("DROP TABLE IF EXISTS saved")

@@ -7,6 +7,7 @@ import os
 import signal
 import uuid
 from collections.abc import Callable, Iterable, Iterator
+from functools import partial
 from pathlib import Path
 from threading import Timer
 from typing import Any
@@ -16,13 +17,13 @@ from pyspark import TaskContext
 from pyspark.sql import Row, SparkSession
 
 from recovery import Kind, Repaired, check, repair
-from tests.integration.spark_requests import absent_request, statuses, token
+from tests.integration.spark_jobs import absent_request, statuses, token
 from txn import Key, OptimisticTransaction, Policy, connect
 from txn.spark import Counts, Summary, bind_partition, commit_partition, register, run_partition
 from txn.spark.partitions import open_worker
 
-ROWS = 2_000
-PARTITIONS = 8
+ROWS = 200
+PARTITIONS = 4
 # What a killed worker leaves undecided is waited for so long by the task's next attempt.
 POLICY = Policy(lock_ttl_ms=300)
 
@@ -35,6 +36,23 @@ def uri(tmp_path: Path) -> str:
     return uri
 
 
+def make_task(uri: str, counts: Counts | None = None, **options: Any) -> Callable[..., Any]:
+    """Return what commits the numbers of a partition, each once."""
+    given: dict[str, Any] = {
+        "to_request": absent_request,
+        "once": token,
+        "job": "rows",
+        "table": "rows",
+    }
+    return partial(commit_partition, uri, **{**given, "counts": counts, **options})
+
+
+def put_absent(block: OptimisticTransaction, row: int) -> None:
+    key = Key(f"{row:05}", "f", "value")
+    assert block.get(key) is None, "a row that is there is run again"
+    block.put(key, str(row))
+
+
 def assert_each_row_once(uri: str, rows: int) -> None:
     with connect(uri, table="rows") as engine:
         cells = engine.read([Key(f"{row:05}", "f", "value") for row in range(rows)])
@@ -44,22 +62,10 @@ def assert_each_row_once(uri: str, rows: int) -> None:
     assert found.keys() <= {"5-COMPLETE", "7-ABORTED"}
 
 
-def test_tasks_commit_their_rows_and_count_them(spark: SparkSession, uri: str) -> None:
-    """This is the whole use: a DataFrame in, each row committed, the numbers in the driver."""
-    counts = Counts.of(spark)
-
-    def task(rows: Iterable[tuple[int]]) -> None:
-        numbers = (row[0] for row in rows)
-        commit_partition(
-            uri, numbers, absent_request, once=token, job="rows", table="rows", counts=counts
-        )
-
-    spark.range(ROWS).repartition(PARTITIONS).foreachPartition(task)
-    assert counts.summary().committed == ROWS
-    assert_each_row_once(uri, ROWS)
-
-
-def test_workers_killed_in_the_middle_change_nothing(spark: SparkSession, uri: str) -> None:
+@pytest.mark.parametrize("way", ["commit", "run"])
+def test_workers_killed_in_the_middle_change_nothing(
+    spark: SparkSession, uri: str, way: str
+) -> None:
     """A worker that the kernel kills dies inside a commit; its rows are half-way, its locks held.
     The task runs again: it finds what was committed, finishes or undoes the rest, and goes on."""
     counts = Counts.of(spark)
@@ -72,21 +78,16 @@ def test_workers_killed_in_the_middle_change_nothing(spark: SparkSession, uri: s
                 delay_s = 0.002 * context.partitionId()
                 Timer(delay_s, os.kill, (os.getpid(), signal.SIGKILL)).start()
             yield row
+        if context.attemptNumber() == 0:
+            signal.pause()
 
-    def task(rows: Iterable[int]) -> None:
-        commit_partition(
-            uri,
-            mortal(rows),
-            absent_request,
-            once=token,
-            job="rows",
-            table="rows",
-            counts=counts,
-            batch=10,
-            policy=POLICY,
-        )
-
-    spark.sparkContext.parallelize(range(ROWS), PARTITIONS).foreachPartition(task)
+    if way == "commit":
+        task = make_task(uri, counts, batch=10, policy=POLICY)
+    else:
+        given: Any = {"once": token, "job": "rows", "table": "rows", "counts": counts}
+        task = partial(run_partition, uri, function=put_absent, batch=10, policy=POLICY, **given)
+    numbers = spark.sparkContext.parallelize(range(ROWS), PARTITIONS)
+    numbers.foreachPartition(lambda rows: task(mortal(rows)))
     summary = counts.summary()
     assert summary.committed + summary.repeated == ROWS
     assert summary.repeated >= 30 * PARTITIONS
@@ -98,114 +99,63 @@ def test_workers_killed_in_the_middle_change_nothing(spark: SparkSession, uri: s
 
 
 def test_copies_of_a_task_at_the_same_time_change_nothing(spark: SparkSession, uri: str) -> None:
-    """A speculative copy runs beside the task itself, over the same rows in the same order."""
+    """A speculative copy runs beside the task itself, over the same rows in the same order. A
+    worker keeps one engine for all its tasks, and looks for garbage less often."""
     counts = Counts.of(spark)
-    rows = [*range(500), *range(500)]
+    task = make_task(uri, counts, batch=20)
 
-    def task(part: Iterable[int]) -> None:
-        commit_partition(
-            uri, part, absent_request, once=token, job="rows", table="rows", counts=counts, batch=20
-        )
+    def run(part: Iterable[int]) -> Iterator[tuple[int, int, int]]:
+        before = open_worker.cache_info().misses
+        task(part)
+        assert gc.get_threshold()[0] >= 10_000 and gc.get_freeze_count() > 0
+        yield os.getpid(), before, open_worker.cache_info().misses
 
-    spark.sparkContext.parallelize(rows, 2).foreachPartition(task)
+    rows = [*range(ROWS), *range(ROWS)]
+    tasks = spark.sparkContext.parallelize(rows, 2).mapPartitions(run).collect()
+    tasks += spark.sparkContext.parallelize(rows, 4).mapPartitions(run).collect()
     summary = counts.summary()
-    assert (summary.committed, summary.repeated) == (500, 500)
-    assert_each_row_once(uri, 500)
-
-
-def test_the_error_of_a_job_names_the_request(spark: SparkSession, uri: str) -> None:
-    """It is all that whoever started the job gets to see. It is the last attempt's error, so with
-    `once` the rows that an earlier attempt committed are not taken for the failure."""
-
-    def task(rows: Iterable[int]) -> None:
-        commit_partition(uri, rows, absent_request, once=token, job="rows", table="rows")
-
-    with connect(uri, table="rows") as engine:
-        engine.commit(absent_request(7).mutations)
-    with pytest.raises(Exception, match=r"PartitionError: request failed.*row=7"):
-        spark.sparkContext.parallelize(range(20), 2).foreachPartition(task)
-
-
-def test_a_worker_keeps_one_engine_for_all_its_tasks(spark: SparkSession, uri: str) -> None:
-    """Opening a store for each task is slow, and an LMDB directory opens once a process."""
-
-    def task(rows: Iterable[int]) -> Iterator[tuple[int, int, int]]:
-        before = opened()
-        commit_partition(uri, rows, absent_request, table="rows")
-        yield os.getpid(), before, opened()
-
-    def opened() -> int:
-        return open_worker.cache_info().misses
-
-    tasks = spark.sparkContext.parallelize(range(200), 20).mapPartitions(task).collect()
+    assert (summary.committed, summary.repeated) == (ROWS, 3 * ROWS)
+    assert_each_row_once(uri, ROWS)
     for process in {process for process, _, _ in tasks}:
         before, after = zip(*(counts for each, *counts in tasks if each == process), strict=True)
         assert max(after) - min(before) == 1
 
 
+def test_the_error_of_a_job_names_the_request(spark: SparkSession, uri: str) -> None:
+    """It is all that whoever started the job gets to see. It is the last attempt's error, so with
+    `once` the rows that an earlier attempt committed are not taken for the failure."""
+    with connect(uri, table="rows") as engine:
+        engine.commit(absent_request(7).mutations)
+    with pytest.raises(Exception, match=r"PartitionError: request failed.*row=7"):
+        spark.sparkContext.parallelize(range(20), 2).foreachPartition(make_task(uri))
+
+
 @pytest.mark.parametrize("kind", ["arrow", "pandas"])
-def test_a_data_frame_is_committed_in_batches_and_counted(
-    spark: SparkSession, uri: str, kind: str
-) -> None:
-    """Its rows come as Arrow or pandas has them; a job that runs again finds what it committed."""
-    frame = spark.range(ROWS).repartition(PARTITIONS)
-    map_batches = frame.mapInArrow if kind == "arrow" else frame.mapInPandas
-    first, again = Counts.of(spark), Counts.of(spark)
-    for counts in (first, again):
-        map_batches(batch_task(uri, counts), "nothing int").count()
-    assert (first.summary().committed, first.summary().repeated) == (ROWS, 0)
-    assert (again.summary().committed, again.summary().repeated) == (0, ROWS)
+def test_a_data_frame_is_committed_in_batches(spark: SparkSession, uri: str, kind: str) -> None:
+    """A job that runs again finds what it committed; and a day on which nothing happened has no
+    tasks, or tasks without batches, and a sum of none."""
+    first, again, none = (Counts.of(spark) for _ in range(3))
+    for rows, counts in ((ROWS, first), (ROWS, again), (0, none)):
+        frame = spark.range(rows).repartition(2)
+        map_batches = frame.mapInArrow if kind == "arrow" else frame.mapInPandas
+        map_batches(make_batch_task(uri, counts), "nothing int").count()
+    assert (first.summary(), again.summary()) == (Summary(committed=ROWS), Summary(repeated=ROWS))
+    assert none.summary() == Summary()
     assert_each_row_once(uri, ROWS)
 
 
-def batch_task(uri: str, counts: Counts) -> Callable[[Iterable[Any]], Iterator[Any]]:
-    def task(batches: Iterable[Any]) -> Iterator[Any]:
-        commit_partition(
-            uri,
-            batches,
-            lambda row: absent_request(row["id"]),
-            once=lambda row: token(row["id"]),
-            job="rows",
-            table="rows",
-            counts=counts,
-        )
+def make_batch_task(uri: str, counts: Counts) -> Callable[[Iterable[Any]], Iterator[Any]]:
+    by_id = {"to_request": lambda row: absent_request(row["id"]), "once": "id"}
+    task = make_task(uri, counts, **by_id)
+
+    def run(batches: Iterable[Any]) -> Iterator[Any]:
+        task(batches)
         return iter(())
 
-    return task
+    return run
 
 
-def test_a_frame_without_rows_commits_nothing(spark: SparkSession, uri: str) -> None:
-    """A day on which nothing happened has no tasks, or tasks without batches, and a sum of none."""
-    counts = Counts.of(spark)
-    spark.range(0).mapInArrow(batch_task(uri, counts), "nothing int").count()
-    assert counts.summary() == Summary()
-
-
-def test_the_error_of_a_frame_names_its_row(spark: SparkSession, uri: str) -> None:
-    """As that of a partition does, by the names of the columns."""
-    with connect(uri, table="rows") as engine:
-        engine.commit(absent_request(7).mutations)
-    with pytest.raises(Exception, match=r"PartitionError: request failed.*'id': 7"):
-        task = batch_task(uri, Counts.of(spark))
-        spark.range(20).mapInArrow(task, "nothing int").count()
-
-
-def test_a_worker_looks_for_garbage_less_often(spark: SparkSession, uri: str) -> None:
-    """The objects of a batch made Python do so for a sixth of a commit's time."""
-
-    def task(rows: Iterable[int]) -> Iterator[tuple[int, int]]:
-        commit_partition(uri, rows, absent_request, once=token, job="rows", table="rows")
-        yield gc.get_threshold()[0], gc.get_freeze_count()
-
-    (found,) = spark.sparkContext.parallelize([1], 1).mapPartitions(task).collect()
-    young, frozen = found
-    assert young >= 10_000
-    assert frozen > 0
-
-
-def test_blocks_run_in_tasks_and_pages_of_stages_have_the_counts(
-    spark: SparkSession, uri: str
-) -> None:
+def test_blocks_run_and_pages_of_stages_have_counts(spark: SparkSession, uri: str) -> None:
     """Spark's own pages know nothing of accumulators in Python, of the data source neither."""
 
     def run(block: OptimisticTransaction, row: Row) -> None:

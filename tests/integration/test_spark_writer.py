@@ -1,25 +1,43 @@
-"""`df.write.format("txn")`: rows become transactions, once, with their conditions and rejects."""
+"""`df.write.format("txn")` and `writeStream`: rows become transactions, once, however often a job
+or a query begins again, with their conditions and rejects."""
 
 from __future__ import annotations
 
 import json
+import uuid
 from collections import Counter
 from collections.abc import Callable
 from functools import partial
 from pathlib import Path
-from typing import Any
+from typing import Any, get_args
 
 import pytest
 from pyspark.sql import DataFrame, SparkSession
 
-from tests.integration.spark_requests import patch_request, statuses
+from recovery import check
+from recovery.findings import Severity
+from tests.integration.hbase import HBase
+from tests.integration.spark_jobs import (
+    add_file,
+    list_statuses,
+    patch_request,
+    statuses,
+    write_stream,
+)
 from tests.tracing import PROVIDER, SPANS_VARIABLE, id_of, read_spans, traced
-from txn import Delete, Key, Mutation, connect
-from txn.spark import Counts, Summary, commit_partition, register
+from txn import Delete, InvalidRequestError, Key, Mutation, connect
+from txn.protocol.statuses import ProtocolName, Status
+from txn.spark import Counts, Summary, commit_partition, make_batch_writer, register
 from txn.tracing import capture_trace
 
-ID = "id as text"
-Cells = dict[str, tuple[str, int]]
+BY_V = {"columns": "v=f:v", "family": ""}
+ORDERS = {
+    "table": "orders",
+    "row": "id as text",
+    "family": "",
+    "columns": "state=d:state, id=by_customer(customer, id)/i:order as text",
+    "newTable": "1",
+}
 
 
 @pytest.fixture
@@ -33,7 +51,7 @@ def uri(tmp_path: Path, spark: SparkSession) -> str:
 
 
 def write(frame: DataFrame, uri: str, **options: Any) -> None:
-    given = {"uri": uri, "table": "rows", "row": ID, "family": "f", **options}
+    given = {"uri": uri, "table": "rows", "row": "id as text", "family": "f", **options}
     frame.write.format("txn").mode("append").options(**given).save()
 
 
@@ -58,69 +76,27 @@ def versions(uri: str) -> int:
 
 
 def test_each_row_is_a_transaction_and_is_counted(spark: SparkSession, uri: str) -> None:
-    """A data frame in, each row committed, the numbers in the driver: the whole use."""
     counts = Counts.of(spark)
-    frame = spark.range(1000).selectExpr("id", "string(id * 2) v").repartition(3)
-    write(frame, uri, counts=counts.name_accumulator(), batchSize=100)
-    assert scan(uri) == {str(number): {"v": str(number * 2)} for number in range(1000)}
-    assert counts.summary() == Summary(committed=1000)
-    assert versions(uri) == 1000
-
-
-def test_rows_that_are_equal_are_each_written(spark: SparkSession, uri: str) -> None:
-    """A token of what a row is must not take the second one for the first one again."""
-    counts = Counts.of(spark)
-    frame = spark.createDataFrame([(1, "a"), (1, "a"), (1, "a")], "id long, v string").coalesce(1)
-    write(frame, uri, counts=counts.name_accumulator())
-    assert counts.summary().committed == 3
-
-
-def test_nulls_are_left_or_deleted(spark: SparkSession, uri: str) -> None:
-    """A patch of some columns must not empty the others, and a whole row must."""
-    put(uri, "1", "old")
-    frame = spark.createDataFrame([(1, None, "b")], "id long, v string, w string")
-    write(frame, uri)
-    assert scan(uri) == {"1": {"v": "old", "w": "b"}}
-    write(frame, uri, nulls="delete")
-    assert scan(uri) == {"1": {"w": "b"}}
+    frame = spark.range(50).selectExpr("id", "string(id * 2) v").repartition(2)
+    write(frame, uri, counts=counts.name_accumulator(), batchSize=10)
+    assert scan(uri) == {str(number): {"v": str(number * 2)} for number in range(50)}
+    assert counts.summary() == Summary(committed=50)
+    assert versions(uri) == 50
 
 
 def test_rows_of_a_group_are_one_transaction(spark: SparkSession, uri: str) -> None:
-    """An order and its lines are seen together or not at all."""
-    frame = spark.range(100).selectExpr("id", "string(id) v", "id % 10 g")
-    counts = Counts.of(spark)
-    write(
-        frame.repartition(3, "g").sortWithinPartitions("g"),
-        uri,
-        columns="v=f:v",
-        family="",
-        group_by="g",
-        counts=counts.name_accumulator(),
-    )
-    assert len(scan(uri)) == 100
-    assert counts.summary().committed == versions(uri) == 10
-
-
-def test_a_group_that_is_scattered_is_refused(spark: SparkSession, uri: str) -> None:
-    """Its second part would be another transaction, and nobody would know."""
-    rows = [(1, "a", 1), (2, "b", 2), (3, "c", 1)]
-    frame = spark.createDataFrame(rows, "id long, v string, g long").coalesce(1)
+    """The second part of one that is scattered would be another transaction."""
+    frame = spark.range(20).selectExpr("id", "string(id) v", "id % 5 g")
+    sorted_frame = frame.repartition(2, "g").sortWithinPartitions("g")
+    write(sorted_frame, uri, **BY_V, group_by="g")
+    assert len(scan(uri)) == 20
+    assert versions(uri) == 5
     with pytest.raises(Exception, match="do not stand together"):
-        write(frame, uri, columns="v=f:v", family="", group_by="g")
-    assert "3" not in scan(uri)
-
-
-def test_what_is_there_already_fails_the_write(spark: SparkSession, uri: str) -> None:
-    """Nothing is overwritten that was to be new, and the error names the row."""
-    put(uri, "2", "mine")
-    frame = spark.range(3).selectExpr("id", "'theirs' v").coalesce(1)
-    with pytest.raises(Exception, match=r'AssertionFailedError.*row=.*"id": 2'):
-        write(frame, uri, if_absent="true")
-    assert scan(uri)["2"] == {"v": "mine"}
+        write(frame.selectExpr("id + 100 id", "v", "g").coalesce(1), uri, **BY_V, group_by="g")
+    assert "105" not in scan(uri)
 
 
 def test_a_version_that_was_read_must_still_be_there(spark: SparkSession, uri: str) -> None:
-    """Reading, computing and writing back loses no update of anybody else."""
     seen, other = put(uri, "1", "a"), put(uri, "2", "a")
     rows = [(1, "b", seen), (2, "b", other - 1), (3, "b", None)]
     frame = spark.createDataFrame(rows, "id long, v string, seen long")
@@ -133,51 +109,33 @@ def test_a_version_that_was_read_must_still_be_there(spark: SparkSession, uri: s
     assert counts.summary() == Summary(committed=2, refused=2)
 
 
-@pytest.mark.parametrize("as_text", [True, False])
-def test_assertions_come_with_rows(spark: SparkSession, uri: str, as_text: bool) -> None:
+def test_assertions_come_with_rows(spark: SparkSession, uri: str) -> None:
     """What must hold may be of other cells than those that are written, and differ row by row."""
     put(uri, "1", "open", "state")
     put(uri, "2", "shut", "state")
-    frame = spark.createDataFrame([(1, "x"), (2, "x")], "id long, v string")
-    if as_text:
-        must = (
-            'concat(\'[{"exact": "rows/\', id, \'/f:state", "value": "open"},'
-            ' {"not": {"some": "v"}}]\')'
-        )
-    else:
-        must = "array(named_struct('exact', concat('rows/', id, '/f:state'), 'value', 'open'))"
-    write(frame.selectExpr("*", f"{must} must"), uri, assertions="must", on_reject="count")
+    must = "array(named_struct('exact', concat('rows/', id, '/f:state'), 'value', 'open')) must"
+    frame = spark.createDataFrame([(1, "x"), (2, "x")], "id long, v string").selectExpr("*", must)
+    write(frame, uri, assertions="must", on_reject="count")
     assert scan(uri) == {"1": {"state": "open", "v": "x"}, "2": {"state": "shut"}}
 
 
-def test_a_token_of_columns_outlives_the_job(spark: SparkSession, uri: str) -> None:
-    """A job that is started again after it died must not pay anybody twice."""
-    counts = Counts.of(spark)
-    frame = spark.range(50).selectExpr("id", "string(id) v", "concat('event/', id) event")
-    options = {"once_by": "event", "columns": "v=f:v", "family": "", "job_id": "payments"}
-    for parts in (1, 3):
-        named = {**options, "counts": counts.name_accumulator()}
-        write(frame.repartition(parts), uri, **named)
-    assert counts.summary() == Summary(committed=50, repeated=50)
-    assert versions(uri) == 50
-
-
-def test_a_job_with_a_name_is_run_again_for_nothing(spark: SparkSession, uri: str) -> None:
-    """Without columns for a token, the name of the job and what its rows are will do."""
-    frame = spark.createDataFrame([(1, "a"), (1, "a"), (2, "b")], "id long, v string").coalesce(1)
-    counts = Counts.of(spark)
-    write(frame, uri, job_id="nightly", counts=counts.name_accumulator())
-    shuffled = frame.sort("v", ascending=False).coalesce(1)
-    write(shuffled, uri, job_id="nightly", counts=counts.name_accumulator())
-    assert counts.summary() == Summary(committed=3, repeated=3)
+def test_tokens_outlive_the_job(spark: SparkSession, uri: str) -> None:
+    """A job that is started again after it died must not pay anybody twice. Without columns for a
+    token, the name of the job and what its rows are will do; rows that are equal are two."""
+    rows = [(1, "a", "one"), (1, "a", "two"), (2, "b", "three")]
+    frame = spark.createDataFrame(rows, "id long, v string, event string")
+    ways = {"pay": (frame, {"once_by": "event", **BY_V}), "nightly": (frame.drop("event"), {})}
+    for job, (some, options) in ways.items():
+        counts = Counts.of(spark)
+        for again in (some.coalesce(1), some.sort("id", ascending=False).coalesce(1)):
+            write(again, uri, job_id=job, counts=counts.name_accumulator(), **options)
+        assert counts.summary() == Summary(committed=3, repeated=3)
 
 
 @pytest.mark.parametrize(
     "more", [{"on_reject": "count"}, {"rejects": "table:rejects", "group_by": "event"}]
 )
-def test_a_name_of_two_rows_is_an_error(
-    spark: SparkSession, uri: str, more: dict[str, str]
-) -> None:
+def test_a_name_of_two_rows_is_wrong(spark: SparkSession, uri: str, more: dict[str, str]) -> None:
     """The second row, or second part of a group that is split over partitions, counted as repeated,
     and was lost. No kind of reject hides it."""
     rows = [(number, str(number), "e") for number in range(10)]
@@ -198,7 +156,6 @@ def test_a_name_of_two_rows_is_an_error(
 def test_rejects_are_kept_with_reason_and_row(
     spark: SparkSession, uri: str, tmp_path: Path, place: str
 ) -> None:
-    """Who loads a million rows looks at the ten that were refused afterwards."""
     for row in ("3", "5"):
         put(uri, row, "mine")
     frame = spark.range(10).selectExpr("id", "'theirs' v").repartition(2)
@@ -235,49 +192,13 @@ def test_a_rejected_row_stays_rejected(spark: SparkSession, uri: str) -> None:
     assert len(scan(uri, "rejects")) == 1
 
 
-def test_the_bad_row_of_many_is_named(spark: SparkSession, uri: str) -> None:
-    """An error about one of ten thousand rows that a record batch has helps nobody."""
-    frame = spark.range(100).selectExpr("if(id = 77, null, id) id", "string(id) v").coalesce(1)
-    with pytest.raises(Exception, match=r'must not be null.*row=.*"v": "77"'):
-        write(frame, uri)
-
-
-@pytest.mark.parametrize(
-    "options, message",
-    [
-        ({"colums": "v=f:v"}, "unknown option"),
-        ({"row": "key"}, "mapped columns are not in the schema|names no column|not mapped"),
-        ({"family": "g"}, "no such family"),
-        ({"table": "nowhere"}, "no such table"),
-        ({"transactions": "mistyped"}, "no such transaction table.*mistyped"),
-        ({"if_absent": "w"}, "no column of the mapping"),
-        ({"if_version": "v"}, "type that does not fit"),
-        ({"assertions": "nowhere"}, "names no column"),
-        ({"once": "false", "job_id": "x"}, "exclude each other"),
-        ({"on_reject": "fail", "rejects": "table:rejects"}, "exclude each other"),
-        ({"rejects": "table:nowhere"}, "no such table"),
-        ({"group_by": "id", "once_by": "v"}, "a group has one token"),
-        ({"counts": "x"}, "counts are what"),
-        ({"nulls": "zero"}, "unknown value"),
-    ],
-)
-def test_options_that_do_not_fit_are_refused_before_any_task(
-    spark: SparkSession, uri: str, options: dict[str, str], message: str
-) -> None:
+def test_options_that_do_not_fit_are_refused_before_any_task(spark: SparkSession, uri: str) -> None:
     """Four attempts of every task would run into it, some after others had committed."""
     frame = spark.createDataFrame([(1, "a")], "id long, v string")
-    with pytest.raises(Exception, match=message) as caught:
-        write(frame, uri, **options)
+    with pytest.raises(Exception, match="no such table") as caught:
+        write(frame, uri, table="nowhere")
     assert "PYTHON_DATA_SOURCE_ERROR" in str(caught.value)
     assert versions(uri) == 0
-
-
-def test_a_table_is_not_overwritten(spark: SparkSession, uri: str) -> None:
-    """The rows that are not in the data frame would have to go, and no transaction does that."""
-    frame = spark.createDataFrame([(1, "a")], "id long, v string")
-    given = {"uri": uri, "table": "rows", "row": ID, "family": "f"}
-    with pytest.raises(Exception, match="use mode append"):
-        frame.write.format("txn").mode("overwrite").options(**given).save()
 
 
 @pytest.fixture
@@ -297,7 +218,6 @@ def exported(
 def test_spans_of_tasks_are_under_the_driver_s(
     spark: SparkSession, uri: str, exported: Callable[[], list[dict[str, Any]]]
 ) -> None:
-    """A job is one trace, from the program that began it to each of its transactions."""
     frame = spark.range(6).selectExpr("id", "string(id) v").repartition(2)
     with traced() as spans, spans.tracer.start_as_current_span("driver") as driver:
         write(frame, uri, **capture_trace())
@@ -311,3 +231,229 @@ def test_spans_of_tasks_are_under_the_driver_s(
     parent = f"0x{id_of(driver):016x}"
     assert Counter(span["parent_id"] for span in found) == {parent: 12, None: 6}
     assert {span["attributes"]["txn.outcome"] for span in found} == {"committed"}
+
+
+def make_orders(spark: SparkSession, count: int) -> DataFrame:
+    return spark.range(0, count, 1, 2).selectExpr(
+        "concat('c', id % 7) customer", "id", "'new' state"
+    )
+
+
+def expect_orders(count: int, state: str = "new") -> dict[str, Any]:
+    return {
+        "orders": {f"{n}": {"state": state} for n in range(count)},
+        "by_customer": {f"c{n % 7}/{n}": {"order": f"{n}"} for n in range(count)},
+    }
+
+
+@pytest.mark.parametrize("protocol", get_args(ProtocolName))
+def test_a_row_and_its_index_entry_are_one_transaction(
+    spark: SparkSession, tmp_path: Path, protocol: ProtocolName
+) -> None:
+    register(spark)
+    uri = f"embedded://{tmp_path}/store?sync=off"
+    connect(uri, protocol=protocol).close()
+    write(make_orders(spark, 20), uri, **ORDERS, ifAbsent="true")
+    assert {table: scan(uri, table) for table in ("orders", "by_customer")} == expect_orders(20)
+    assert versions(uri) == 20
+    paid = make_orders(spark, 25).selectExpr("customer", "id", "'paid' state")
+    write(paid, uri, **ORDERS, atomic="true", partKeys="11")
+    expected = expect_orders(25, "paid")
+    assert {table: scan(uri, table) for table in ("orders", "by_customer")} == expected
+    with connect(uri) as engine:
+        rows = [row for table in ("orders", "by_customer") for row in engine.scan(table)]
+        assert len({cell.timestamp for row in rows for cell in row.cells.values()}) == 1
+
+
+def test_bad_rows_are_kept_and_the_others_written(spark: SparkSession, uri: str) -> None:
+    """One empty text of a million must not fail a job whose first batches are there already."""
+    bad = {3: "''", 4: "null", 17: "'x'"}
+    states = " ".join(f"when id = {n} then {state}" for n, state in bad.items())
+    frame = make_orders(spark, 30).selectExpr(
+        "if(id = 20, 'a/b', customer) customer", "id", f"case {states} else state end state"
+    )
+    counts = Counts.of(spark)
+    with connect(uri) as engine:
+        engine.ensure_table("orders", ["d"])
+        engine.commit([Mutation(Key("17", "d", "state", "orders"), "mine")])
+    options = {**ORDERS, "jobId": "n", "ifAbsent": "state", "rejects": "table:rejects"}
+    write(frame, uri, counts=counts.name_accumulator(), **options)
+    found = {row.pop("key"): row for row in scan(uri, "rejects").values()}
+    assert sorted(found) == ["17", "20", "3"]
+    assert "a value is empty" in found["3"]["reason"] and "column='state'" in found["3"]["reason"]
+    assert "has the separator in it column='customer'" in found["20"]["reason"]
+    assert "assertion failed" in found["17"]["reason"]
+    assert json.loads(found["3"]["row"]) == {"customer": "c3", "id": 3, "state": ""}
+    assert counts.summary() == Summary(committed=27, refused=3)
+    assert len(scan(uri, "by_customer")) == 28 - 1
+    write(frame, uri, counts=counts.name_accumulator(), **options)
+    assert counts.summary() == Summary(committed=27, refused=3, repeated=30)
+    write(frame.where("id = 3"), uri, **ORDERS, empty="null")
+    assert "3" not in scan(uri, "orders") and "c3/3" in scan(uri, "by_customer")
+    with pytest.raises(Exception, match=r"a value is empty.*column='state'"):
+        write(frame.where("id in (2, 3)"), uri, **ORDERS, onReject="count")
+
+
+def test_times_of_day_and_intervals_are_read_as_written(spark: SparkSession, uri: str) -> None:
+    frame = spark.sql(
+        """select id, t, d, named_struct('t', array(t)) j,
+        cast(m as int) m from values
+        (1L, time '23:59:59.999999', interval '-1 02:03:04.5' day to second,
+            interval '1-2' year to month),
+        (2L, time '00:00:00', interval '106751991 04:00:54.775807' day to second, null)
+        as (id, t, d, m)"""
+    )
+    where = {"uri": uri, "table": "rows", "row": "t, d, id", "columns": "j=f:j, m=f:m, id=t/f:i"}
+    frame.write.format("txn").mode("append").options(**where, newTable="1").save()
+    where["columns"] = "j=f:j, m=f:m"
+    read = spark.read.format("txn").options(**where).schema(frame.schema).load()
+    assert read.exceptAll(frame).isEmpty() and frame.exceptAll(read).isEmpty()
+    with pytest.raises(Exception, match="an interval of months to int"):
+        write(spark.sql("select 1L id, interval '1' month m"), uri, columns="m=f:m", family="")
+
+
+def test_tables_are_created_on_hbase_with_their_regions(spark: SparkSession, hbase: HBase) -> None:
+    register(spark)
+    name = uuid.uuid4().hex
+    given = {"uri": hbase.native, "transactions": f"txn-{name}"}
+    connect(hbase.native, transactions=given["transactions"]).close()
+    orders, entries = f"orders-{name}", f"by-{name}"
+    columns = f"state=d:state, id={entries}(customer, id)/i:order as text"
+    options = {**given, "table": orders, "columns": columns, "family": ""}
+    options |= {"newTable": "3", "splitKeys": "3,6", "versions": "1"}
+    frame = make_orders(spark, 30).selectExpr("customer", "id", "if(id = 9, '', state) state")
+    with connect(hbase.native, transactions=given["transactions"]) as engine:
+        engine.ensure_table(f"rejects-{name}", ["r"])
+        write(frame, **options, rejects=f"table:rejects-{name}")
+        assert [row.cells for row in engine.scan(f"rejects-{name}")]
+        assert engine.context.store.find_splits(orders.encode(), 9) == [b"3", b"6"]
+        families = engine.context.store.describe(orders.encode())
+        assert families is not None and families[b"d"].versions == 1
+        write(frame.selectExpr("customer", "id", "'paid' state"), **options, atomic="true")
+        found = {int(row.row): row for row in engine.scan(orders)}
+        assert sorted(found) == list(range(30))
+        assert {cell.value for row in found.values() for cell in row.cells.values()} == {b"paid"}
+        assert sum(1 for _ in engine.scan(entries)) == 30
+
+
+def arguments(uri: str, folder: Path, **more: Any) -> dict[str, Any]:
+    """Return those of a stream out of a folder's `source`."""
+    options = {"uri": uri, "table": "rows", "row": "id as text", "family": "f", **more}
+    paths = {"source": f"{folder}/source", "checkpoint": f"{folder}/checkpoint"}
+    return {**paths, "options": options}
+
+
+def forget_batch(folder: Path, number: int) -> None:
+    """Leave of a batch what is left where the driver dies between its end and the note of it."""
+    for name in (f"{number}", f".{number}.crc"):
+        (folder / "checkpoint" / "commits" / name).unlink()
+
+
+def assert_each_row_once(uri: str, rows: int) -> None:
+    with connect(uri, table="rows") as engine:
+        found = sorted(int(row.row) for row in engine.scan())
+        severities = {each.kind.severity for each in check(engine.context, grace_ms=0)}
+    assert found == list(range(rows))
+    assert Severity.REPORT_ONLY not in severities
+    assert statuses(uri)["5-COMPLETE"] == rows
+
+
+def test_a_query_writes_each_row_once(spark: SparkSession, uri: str, tmp_path: Path) -> None:
+    """Of a batch the driver had not noted its end: another run of the query writes it again. A sink
+    without tokens has it twice then."""
+    given = arguments(uri, tmp_path, metrics=str(tmp_path / "metrics.jsonl"))
+    for number in range(2):
+        add_file(tmp_path / "source", f"{number}", range(number * 20, number * 20 + 20))
+        write_stream(spark, **given)
+        if number == 0:
+            forget_batch(tmp_path, 0)
+    assert_each_row_once(uri, 40)
+    lines = [json.loads(line) for line in (tmp_path / "metrics.jsonl").read_text().splitlines()]
+    assert [(line["job"][-2:], line["committed"], line["repeated"]) for line in lines] == [
+        ("-0", 20, 0),
+        ("-0", 0, 20),
+        ("-1", 20, 0),
+    ]
+
+
+def test_an_atomic_batch_happens_once(spark: SparkSession, uri: str, tmp_path: Path) -> None:
+    for number in range(2):
+        add_file(tmp_path / "source", f"{number}", range(number * 20, number * 20 + 20))
+    write_stream(spark, **arguments(uri, tmp_path, atomic="true"))
+    forget_batch(tmp_path, 1)
+    write_stream(spark, **arguments(uri, tmp_path, atomic="true"))
+    assert list_statuses(uri)[0] == [Status.COMPLETE] * 2
+    with connect(uri, table="rows") as engine:
+        found = list(engine.scan())
+    timestamps = {cell.timestamp for row in found for cell in row.cells.values()}
+    assert (len(found), len(timestamps)) == (40, 2)
+
+
+def test_a_sink_creates_its_tables(spark: SparkSession, uri: str, tmp_path: Path) -> None:
+    add_file(tmp_path / "source", "a", range(10))
+    columns = "v=f:v, id=by_v(v)/i:id as text"
+    write_stream(spark, **arguments(uri, tmp_path, family="", columns=columns, newTable="1"))
+    with connect(uri) as engine:
+        entries = {row.row: [c.value for c in row.cells.values()] for row in engine.scan("by_v")}
+    assert entries == {b"%d" % row: [b"%d" % row] for row in range(10)}
+
+
+def test_rejects_of_a_batch_are_kept_once(spark: SparkSession, uri: str, tmp_path: Path) -> None:
+    with connect(uri, table="rows") as engine:
+        engine.commit([Mutation(Key("3", "f", "v"), "mine")])
+    add_file(tmp_path / "source", "a", range(10))
+    more = {"if_absent": "true", "rejects": str(tmp_path / "rejects")}
+    write_stream(spark, **arguments(uri, tmp_path, **more))
+    forget_batch(tmp_path, 0)
+    write_stream(spark, **arguments(uri, tmp_path, **more))
+    (file,) = (tmp_path / "rejects").iterdir()
+    (line,) = file.read_text().splitlines()
+    assert json.loads(line)["row"] == {"id": 3, "v": "3"}
+
+
+def test_a_batch_in_update_mode_happens_once(spark: SparkSession, uri: str, tmp_path: Path) -> None:
+    """Spark gives sinks in Python no aggregates in update mode: `foreachBatch` takes those."""
+    register(spark)
+    add_file(tmp_path / "source", "a", range(10))
+    add_file(tmp_path / "source", "b", range(10))
+    stream = spark.readStream.schema("id long").option("maxFilesPerTrigger", 1)
+    counted = stream.csv(f"{tmp_path}/source").groupBy("id").count()
+    options = arguments(uri, tmp_path, columns="count=f:count as text", family="")["options"]
+
+    def run() -> None:
+        writer = counted.writeStream.foreachBatch(make_batch_writer(options)).outputMode("update")
+        writer = writer.option("checkpointLocation", f"{tmp_path}/checkpoint")
+        writer.trigger(availableNow=True).start().awaitTermination()
+
+    run()
+    forget_batch(tmp_path, 1)
+    run()
+    with connect(uri, table="rows") as engine:
+        found = {row.row: [c.value for c in row.cells.values()] for row in engine.scan()}
+    assert found == {b"%d" % row: [b"2"] for row in range(10)}
+    assert statuses(uri)["5-COMPLETE"] == 20
+
+
+def test_named_rows_happen_once(spark: SparkSession, uri: str, tmp_path: Path) -> None:
+    register(spark)
+    frame = spark.createDataFrame([(1, "a"), (2, "b")], "id long, v string")
+    options = arguments(uri, tmp_path)["options"]
+    write = make_batch_writer({**options, "onceBy": "id"})
+    for number in range(2):
+        write(frame, number)
+    assert statuses(uri)["5-COMPLETE"] == 2
+    with pytest.raises(Exception, match=r"TokenReused.*token=b'rows/2'"):
+        write(frame.where("id = 2").selectExpr("id", "'other' v"), 2)
+    with pytest.raises(InvalidRequestError, match="call this in foreachBatch"):
+        make_batch_writer(options)(frame, 0)
+
+
+def test_a_complete_stream_is_refused(spark: SparkSession, uri: str, tmp_path: Path) -> None:
+    register(spark)
+    add_file(tmp_path / "source", "a", range(3))
+    rows = spark.readStream.schema("id long").csv(f"{tmp_path}/source").groupBy("id").count()
+    writer = rows.writeStream.format("txn").options(**arguments(uri, tmp_path)["options"])
+    writer = writer.outputMode("complete").option("checkpointLocation", f"{tmp_path}/checkpoint")
+    with pytest.raises(Exception, match="use the output mode append"):
+        writer.trigger(availableNow=True).start().awaitTermination()
+    assert not statuses(uri)

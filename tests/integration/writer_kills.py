@@ -1,8 +1,5 @@
 """Writers of one embedded store that are killed in pairs: who holds the lock, and one that waits.
-
-`python -m tests.integration.writer_kills PAIRS [SEED]` for as many as one likes; the test beside it
-takes a few hundred. After each pair everybody else must have written again within seconds.
-"""
+After each pair everybody else must have written again within seconds."""
 
 from __future__ import annotations
 
@@ -11,13 +8,9 @@ import mmap
 import os
 import signal
 import struct
-import sys
-import tempfile
 import time
 import traceback
-from collections.abc import Iterator
-from contextlib import contextmanager
-from pathlib import Path
+from contextlib import closing
 from random import Random
 from typing import NamedTuple
 
@@ -32,9 +25,8 @@ QUESTION = struct.Struct("hhqqi")
 
 
 class Killed(NamedTuple):
-    """How many pairs; in how many of them one held the lock; how long the others took to go on."""
+    """In how many pairs one held the lock; how long the others took at most to go on."""
 
-    pairs: int
     owners: int
     longest_s: float
 
@@ -85,14 +77,11 @@ class Crew:
         for place in range(PROCESSES):
             while self.count(place) == seen[place]:
                 waited = time.monotonic() - begun
-                assert waited < PATIENCE_S, f"asleep: {self._asleep(place)}"
+                assert waited < PATIENCE_S, f"asleep: process={self.pids[place]}"
                 time.sleep(0.000_2)
         return time.monotonic() - begun
 
-    def _asleep(self, place: int) -> str:
-        return Path(f"/proc/{self.pids[place]}/wchan").read_text()
-
-    def end(self) -> None:
+    def close(self) -> None:
         for pid in self.pids:
             os.kill(pid, signal.SIGKILL)
             os.waitpid(pid, 0)
@@ -104,22 +93,12 @@ def _count(writer: Writer, name: bytes) -> None:
         writer.put(column + name, b"%d" % number)
 
 
-@contextmanager
-def crew(path: str) -> Iterator[Crew]:
-    """Run the processes; at the end none is left."""
-    running = Crew(path)
-    try:
-        yield running
-    finally:
-        running.end()
-
-
 def kill_pairs(path: str, pairs: int, rng: Random) -> Killed:
     """Kill so many pairs of writers, and see to it that the others go on."""
     LmdbStore(path, sync=False).close()
     owners, longest_s = 0, 0.0
     file = os.open(os.path.join(path, "writer.lock"), os.O_RDWR | os.O_CREAT)
-    with crew(path) as running:
+    with closing(Crew(path)) as running:
         running.wait()
         for _ in range(pairs):
             time.sleep(rng.uniform(0, 0.001))
@@ -139,7 +118,7 @@ def kill_pairs(path: str, pairs: int, rng: Random) -> Killed:
         found = store.read(lambda reader, keys=keys: {reader.get(key) for key in keys})
         assert len(found) == 1, found
     store.close()
-    return Killed(pairs, owners, longest_s)
+    return Killed(owners, longest_s)
 
 
 def _owner(file: int) -> int | None:
@@ -150,9 +129,3 @@ def _owner(file: int) -> int | None:
         if kind != fcntl.F_UNLCK:
             return int(pid)
     return None
-
-
-if __name__ == "__main__":
-    with tempfile.TemporaryDirectory(prefix="writer-kills-") as folder:
-        seed = int(sys.argv[2]) if len(sys.argv) > 2 else 1
-        print(kill_pairs(f"{folder}/store", int(sys.argv[1]), Random(seed)))

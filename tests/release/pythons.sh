@@ -16,7 +16,7 @@ if [ "${1:-}" = --lowest ]; then
   shift
   pythons=(3.11)
   options=(--resolution lowest-direct)
-  tests+=(--ignore=tests/unit/test_spark_source.py --ignore=tests/unit/test_spark_source_changes.py
+  tests+=(--ignore=tests/unit/test_spark_source.py
     --ignore=tests/integration/test_spark_changes.py)
 fi
 [ $# -eq 0 ] || pythons=("$@")

@@ -6,11 +6,7 @@ from collections import Counter
 
 import pytest
 
-from recovery.commands.flights import (
-    Report,
-    describe_crash,
-    describe_end,
-)
+from recovery.commands.flights import Report, describe_crash, describe_end
 from recovery.findings import Kind, Repaired, Tally, tally_document
 from txn.demo.data import tables_named
 
@@ -43,22 +39,12 @@ def test_the_last_sentence_counts_what_was_repaired(forward: int, back: int, sai
 
 
 @pytest.mark.parametrize(
-    ("crash", "said"),
-    [
-        (
-            {"transactions": 597, "workers": 2, "processes": 5, "parts": 0},
-            "597 of 842 transactions.",
-        ),
-        (
-            {"transactions": 1, "workers": 4, "processes": 10, "parts": 23},
-            "1 transaction and begun 23 of 842 parts.",
-        ),
-    ],
+    ("transactions", "parts", "said"),
+    [(597, 0, "597 of 842 transactions."), (1, 23, "1 transaction and begun 23 of 842 parts.")],
 )
-def test_the_total_of_a_killed_job_is_of_parts_where_there_are_parts(
-    crash: dict[str, int], said: str
+def test_the_total_of_a_killed_job_is_of_its_parts(
+    transactions: int, parts: int, said: str
 ) -> None:
     """All flights written atomically are one transaction: `1 of 34 transactions` was wrong."""
-    assert describe_crash({**crash, "workers": 2, "processes": 5}, 842).endswith(
-        f"after it had reported {said}"
-    )
+    crash = {"transactions": transactions, "workers": 2, "processes": 5, "parts": parts}
+    assert describe_crash(crash, 842).endswith(f"after it had reported {said}")

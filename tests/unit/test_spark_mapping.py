@@ -7,15 +7,7 @@ from typing import Any
 
 import pyarrow as pa
 import pytest
-from pyspark.sql.types import (
-    DecimalType,
-    IntegerType,
-    LongType,
-    StringType,
-    StructField,
-    StructType,
-    TimestampType,
-)
+from pyspark.sql import types as t
 
 from txn import InvalidRequestError, Key
 from txn.spark.codecs import arrow_schema
@@ -24,13 +16,14 @@ from txn.spark.options import SourceOptions, match_name, split_names
 
 pytestmark = pytest.mark.fast
 
-SCHEMA = StructType(
+SCHEMA = t.StructType(
     [
-        StructField("v", StringType()),
-        StructField("id", StringType()),
-        StructField("n", LongType()),
+        t.StructField("v", t.StringType()),
+        t.StructField("id", t.StringType()),
+        t.StructField("n", t.LongType()),
     ]
 )
+OTHERS = "v=d:v, n=by_v(v, n as text)/i:n, id=by_v(v, n as text)/i:id, v=copies/c:v, id=ns:e(v)/x:i"
 CATALOG: dict[str, Any] = {
     "table": {"namespace": "default", "name": "t", "tableCoder": "PrimitiveType"},
     "rowkey": "key",
@@ -43,7 +36,7 @@ CATALOG: dict[str, Any] = {
 
 
 def mapping_of(
-    schema: StructType | None = None,
+    schema: t.StructType | None = None,
     /,
     besides: tuple[str, ...] = (),
     is_written: bool = False,
@@ -66,34 +59,43 @@ def row_key(mapping: TableMapping, *values: Any) -> bytes:
     return found
 
 
-def test_columns_are_cells_by_name() -> None:
-    """The way that is told first: a schema, and where its columns go."""
-    mapping = mapping_of(SCHEMA, table="t", row="id", columns="v=d:v, n=d:count as text")
-    assert cells_of(mapping) == {"v": (0, b"d", b"v", "utf-8"), "n": (2, b"d", b"count", "text")}
-    assert mapping.key_of(b"1", mapping.columns[1]) == Key("1", "d", "count", "t")
-    assert row_key(mapping, "x", "k", 5) == b"k"
-
-
-def test_without_columns_all_are_in_one_family() -> None:
-    """A data frame is stored with three options."""
-    mapping = mapping_of(SCHEMA, table="t", row="id", family="d")
-    assert cells_of(mapping) == {"v": (0, b"d", b"v", "utf-8"), "n": (2, b"d", b"n", "long")}
+@pytest.mark.parametrize(
+    ("options", "besides", "cells"),
+    [
+        ({"columns": "v=d:v, n=d:count as text"}, (), {"v": "v utf-8", "n": "count text"}),
+        ({"columns": "v=t(id)/d:v, n=t/d:n"}, (), {"v": "v utf-8", "n": "n long"}),
+        ({"columns": "v=d:v, n=d:a/b:c"}, (), {"v": "v utf-8", "n": "a/b:c long"}),
+        ({"family": "d"}, (), {"v": "v utf-8", "n": "n long"}),
+        ({"family": "d"}, ("n",), {"v": "v utf-8"}),
+        ({"columns": "v=d:v"}, ("n",), {"v": "v utf-8"}),
+    ],
+)
+def test_columns_are_cells_by_name(
+    options: dict[str, str], besides: tuple[str, ...], cells: dict[str, str]
+) -> None:
+    """Besides the mapping a writer has columns that say what to do with a row."""
+    mapping = mapping_of(SCHEMA, besides, table="t", row="id", **options)
+    places = {"v": 0, "n": 2}
+    assert cells_of(mapping) == {
+        name: (places[name], b"d", cell.split()[0].encode(), cell.split()[1])
+        for name, cell in cells.items()
+    }
+    assert mapping.key_of(b"1", mapping.columns[0]) == Key("1", "d", "v", "t")
 
 
 def test_types_in_a_mapping_make_a_schema() -> None:
-    """A reader of a table that no data frame has written has no schema at hand."""
     mapping = mapping_of(
         table="t",
         row="id string",
         columns="v=d:v as utf-8,n=d:n as long, `a b` decimal(10, 2)=d:x\\x2cy, t timestamp=d:t",
     )
-    assert mapping.schema == StructType(
+    assert mapping.schema == t.StructType(
         [
-            StructField("id", StringType()),
-            StructField("v", StringType()),
-            StructField("n", LongType()),
-            StructField("a b", DecimalType(10, 2)),
-            StructField("t", TimestampType()),
+            t.StructField("id", t.StringType()),
+            t.StructField("v", t.StringType()),
+            t.StructField("n", t.LongType()),
+            t.StructField("a b", t.DecimalType(10, 2)),
+            t.StructField("t", t.TimestampType()),
         ]
     )
     assert cells_of(mapping)["a b"] == (3, b"d", b"x,y", "text")
@@ -101,13 +103,9 @@ def test_types_in_a_mapping_make_a_schema() -> None:
 
 def test_several_columns_make_a_row_key_of_text() -> None:
     """The number's own bytes would hold separators, and be in no order."""
-    schema = StructType([*SCHEMA.fields, StructField("part", IntegerType())])
+    schema = t.StructType([*SCHEMA.fields, t.StructField("part", t.IntegerType())])
     mapping = mapping_of(schema, table="t", row="id, part", family="d", separator="|")
     assert row_key(mapping, "x", "k", 5, -3) == b"k|-3"
-    batch = pa.RecordBatch.from_pylist(
-        [{"v": "x", "id": "k", "n": 1, "part": 7}], schema=arrow_schema(schema)
-    )
-    assert mapping.encode_rows(batch) == [b"k|7"]
     assert [column.to_pylist() for column in mapping.decode_rows([b"k|7", b"l|8"])] == [
         ["k", "l"],
         [7, 8],
@@ -117,23 +115,12 @@ def test_several_columns_make_a_row_key_of_text() -> None:
             mapping.decode_rows([wrong])
     with pytest.raises(InvalidRequestError, match="separator in it column='id'"):
         row_key(mapping, "x", "k|l", 5, 7)
-
-
-@pytest.mark.parametrize("value", [None, ""])
-def test_a_row_key_without_a_part_is_refused(value: str | None) -> None:
-    """It would be another row's key, or none."""
-    mapping = mapping_of(SCHEMA, table="t", row="id", family="d")
-    batch = pa.RecordBatch.from_pylist([{"id": value}], schema=arrow_schema(SCHEMA))
-    for encode in (
-        lambda: row_key(mapping, "x", value, 1),
-        lambda: mapping.encode_rows(batch),
-    ):
+    for absent in (None, ""):
         with pytest.raises(InvalidRequestError, match="null or empty column='id'"):
-            encode()
+            row_key(mapping, "x", absent, 5, 7)
 
 
 def test_what_does_not_encode_or_decode_is_named() -> None:
-    """One bad cell among millions is found by what the error says."""
     mapping = mapping_of(SCHEMA, table="t", row="id", family="d")
     v, n = mapping.columns
     with pytest.raises(InvalidRequestError, match="column='n' codec='long'"):
@@ -147,7 +134,6 @@ def test_what_does_not_encode_or_decode_is_named() -> None:
 
 
 def test_the_connector_of_hbase_is_understood() -> None:
-    """Jobs that have its options need no new ones; its times are milliseconds."""
     mapping = mapping_of(
         hbase_table="default:t",
         hbase_columns_mapping="id STRING :key, v STRING d:v, n BIGINT d:count, at TIMESTAMP d:at",
@@ -161,11 +147,10 @@ def test_the_connector_of_hbase_is_understood() -> None:
 
 
 def test_a_catalog_is_understood() -> None:
-    """Jobs of SHC have one; a data frame may lack some of its columns."""
     mapping = mapping_of(catalog=json.dumps(CATALOG))
     assert (mapping.table, mapping.row[0].name) == (b"t", "id")
     assert cells_of(mapping) == {"v": (1, b"d", b"v", "utf-8"), "n": (2, b"d", b"count", "long")}
-    part = mapping_of(StructType(SCHEMA.fields[:2]), catalog=json.dumps(CATALOG))
+    part = mapping_of(t.StructType(SCHEMA.fields[:2]), catalog=json.dumps(CATALOG))
     assert cells_of(part) == {"v": (0, b"d", b"v", "utf-8")}
     spaced = CATALOG | {"table": {"namespace": "n", "name": "t"}}
     assert mapping_of(catalog=json.dumps(spaced)).table == b"n:t"
@@ -210,10 +195,7 @@ def test_a_catalog_may_join_a_row_key() -> None:
         ),
     ],
 )
-def test_a_catalog_with_what_is_not_supported_is_refused(
-    change: dict[str, Any], words: str
-) -> None:
-    """Another meaning of the same bytes would be read without an error."""
+def test_a_catalog_with_something_else_is_refused(change: dict[str, Any], words: str) -> None:
     with pytest.raises(InvalidRequestError, match=words):
         mapping_of(catalog=json.dumps(CATALOG | change))
 
@@ -244,35 +226,28 @@ def test_a_catalog_with_what_is_not_supported_is_refused(
         ({"row": "id,n", "columns": "v=d:v", "separator": ""}, "fixed width"),
         ({"catalog": "{"}, "no JSON"),
         ({"hbase.columns.mapping": "id STRING"}, "malformed"),
+        ({"catalog": json.dumps(CATALOG), "table": "other"}, "two tables"),
+        ({"row": "id", "columns": OTHERS}, r"only a writer .*tables=\[b'by_v', b'copies'"),
         ({"hbase.columns.mapping": "id STRING :k, v STRING :k, n BIGINT d:n"}, "several row keys"),
     ],
 )
 def test_what_is_said_wrongly_is_refused(given: dict[str, str], words: str) -> None:
-    """Before anything is read or written, by a message that names it."""
     with pytest.raises(InvalidRequestError, match=words):
         TableMapping.parse(SourceOptions({"table": "t", **given}), SCHEMA)
 
 
-def test_a_mapping_without_types_needs_a_schema() -> None:
+@pytest.mark.parametrize(
+    ("given", "words"),
+    [
+        ({"columns": "v string=d:v"}, r"no type.*column='id'"),
+        ({"family": "d"}, "option columns"),
+        ({"columns": OTHERS}, "only a writer"),
+    ],
+)
+def test_a_mapping_without_types_needs_a_schema(given: dict[str, str], words: str) -> None:
     """To guess that a number is text would read it wrongly without an error."""
-    with pytest.raises(InvalidRequestError, match=r"no type.*column='id'"):
-        mapping_of(table="t", row="id", columns="v string=d:v")
-    with pytest.raises(InvalidRequestError, match="option columns"):
-        mapping_of(table="t", row="id", family="d")
-
-
-def test_columns_besides_the_mapping_are_the_callers() -> None:
-    """A writer has columns that say what to do with a row."""
-    mapping = mapping_of(SCHEMA, ("n",), table="t", row="id", family="d")
-    assert cells_of(mapping) == {"v": (0, b"d", b"v", "utf-8")}
-    mapping = mapping_of(SCHEMA, ("n",), table="t", row="id", columns="v=d:v")
-    assert cells_of(mapping) == {"v": (0, b"d", b"v", "utf-8")}
-
-
-def test_two_tables_are_refused() -> None:
-    """A job would write to the one that it did not mean."""
-    with pytest.raises(InvalidRequestError, match="two tables"):
-        mapping_of(catalog=json.dumps(CATALOG), table="other")
+    with pytest.raises(InvalidRequestError, match=words):
+        mapping_of(table="t", row="id", **given)
 
 
 @pytest.mark.parametrize("family", ["d", ""])
@@ -284,7 +259,7 @@ def test_names_of_columns_ignore_case(family: str) -> None:
     assert mapping.find_column("N").name == "n"
     catalog = json.dumps(CATALOG).replace('"v":', '"V":')
     assert [c.name for c in mapping_of(SCHEMA, catalog=catalog).columns] == ["v", "n"]
-    both = StructType([*SCHEMA.fields, StructField("V", StringType())])
+    both = t.StructType([*SCHEMA.fields, t.StructField("V", t.StringType())])
     assert set(cells_of(mapping_of(both, table="t", row="id", family="d"))) == {"v", "n", "V"}
     assert match_name("V", ["v", "V"]) == "V"
     with pytest.raises(InvalidRequestError, match=r"several columns.*columns=\['ab', 'AB'\]"):
@@ -292,20 +267,15 @@ def test_names_of_columns_ignore_case(family: str) -> None:
 
 
 def test_backquotes_hold_any_name() -> None:
-    """Spark's SQL writes a backquote twice within them; commas and parentheses are plain there."""
     names = ["a`b", "c, d", "e (f", "`", "id"]
-    schema = StructType([StructField(name, StringType()) for name in names])
+    schema = t.StructType([t.StructField(name, t.StringType()) for name in names])
     columns = "`a``b`=d:a, `c, d`=d:c, `e (f`=d:e, ````=d:q"
     mapping = mapping_of(schema, table="t", row="id", columns=columns)
     assert [column.name for column in mapping.columns] == names[:4]
     assert split_names(" `a``b`, `c, d`,, e ") == ["a`b", "c, d", "e"]
 
 
-OTHERS = "v=d:v, n=by_v(v, n as text)/i:n, id=by_v(v, n as text)/i:id, v=copies/c:v, id=ns:e(v)/x:i"
-
-
 def test_cells_of_other_rows_are_mapped_by_row() -> None:
-    """An order and the entry of an index are one transaction, so one row of a frame is both."""
     mapping = mapping_of(SCHEMA, is_written=True, table="t", row="id", columns=OTHERS)
     found = [
         (row.table, [part.name for part in row.row], [column.qualifier for column in row.columns])
@@ -318,16 +288,6 @@ def test_cells_of_other_rows_are_mapped_by_row() -> None:
         (b"ns:e", ["v"], [b"i"]),
     ]
     assert row_key(mapping.other_rows[0], "x", "k", 5) == b"x/5"
-    assert cells_of(mapping_of(SCHEMA, table="t", row="id", columns="v=t(id)/d:v, n=t/d:n")) == {
-        "v": (0, b"d", b"v", "utf-8"),
-        "n": (2, b"d", b"n", "long"),
-    }
-    assert cells_of(mapping_of(SCHEMA, table="t", row="id", columns="v=d:v, n=d:a/b:c"))["n"] == (
-        2,
-        b"d",
-        b"a/b:c",
-        "long",
-    )
 
 
 @pytest.mark.parametrize(
@@ -344,13 +304,5 @@ def test_cells_of_other_rows_are_mapped_by_row() -> None:
     ],
 )
 def test_other_rows_that_make_no_sense_are_refused(columns: str, words: str) -> None:
-    """By the rules of the row itself."""
     with pytest.raises(InvalidRequestError, match=words):
         mapping_of(SCHEMA, is_written=True, table="t", row="id", columns=columns)
-
-
-@pytest.mark.parametrize("schema", [SCHEMA, None])
-def test_a_reader_has_rows_of_one_table(schema: StructType | None) -> None:
-    """Another table's cell is at a row that the scan of this one does not see."""
-    with pytest.raises(InvalidRequestError, match=r"only a writer .*tables=\[b'by_v', b'copies'"):
-        mapping_of(schema, table="t", row="id", columns=OTHERS)

@@ -18,7 +18,6 @@ from txn.spark.mapping import MappedColumn
 from txn.spark.options import SourceOptions
 from txn.spark.ranges import (
     ALL,
-    PARTITIONS,
     Range,
     cut_ranges,
     divide_ranges,
@@ -79,7 +78,6 @@ def test_a_condition_selects_exactly_its_rows(comparison: str, test: Callable[..
 
 
 def test_several_comparisons_select_what_all_of_them_do() -> None:
-    """As a WHERE with AND."""
     row = (part_of(StringType()),)
     given = "id in ('a', 'ab','b', 'ab' ) and `id`>'a' AND ID < 'b'"
     assert select_ranges(given, row, ALL) == ((b"ab", b"ab\0"),)
@@ -109,7 +107,6 @@ def test_several_comparisons_select_what_all_of_them_do() -> None:
     ],
 )
 def test_a_condition_that_is_no_range_is_refused(given: str, parts: int, words: str) -> None:
-    """Nothing is lost, and nothing left unfiltered without a word."""
     with pytest.raises(InvalidRequestError, match=words):
         select_ranges(given, (part_of(StringType()),) * parts, ALL)
 
@@ -133,7 +130,6 @@ def test_a_codec_without_an_order_takes_no_condition(kind: DataType, codec: str 
 
 
 def test_bounds_are_rows_with_escapes() -> None:
-    """Row keys need not be text."""
     assert parse_bounds(SourceOptions({})) == (b"", None)
     assert parse_bounds(SourceOptions({"start": r"a\x00", "stop": "b"})) == (b"a\0", b"b")
     assert parse_bounds(SourceOptions({"prefix": r"a\xff"})) == (b"a\xff", b"b")
@@ -141,16 +137,7 @@ def test_bounds_are_rows_with_escapes() -> None:
         parse_bounds(SourceOptions({"prefix": "a", "stop": "b"}))
 
 
-def test_a_number_of_tasks_is_whole_or_left_open() -> None:
-    """Without it the store and the machine say how many there are."""
-    assert SourceOptions({}).whole(PARTITIONS, None) is None
-    assert SourceOptions({"numPartitions": "7"}).whole(PARTITIONS, None) == 7
-    with pytest.raises(InvalidRequestError, match="option='numPartitions'"):
-        SourceOptions({"numPartitions": "0"}).whole(PARTITIONS, None)
-
-
 def test_ranges_are_cut_at_splits_and_joined_again() -> None:
-    """Each row is in one part, whatever the parts are."""
     ranges: tuple[Range, ...] = ((b"a", b"c"), (b"d", b"e"), (b"f", None))
     parts = cut_ranges(ranges, [b"b", b"d", b"g", b"h"])
     assert parts == [
@@ -170,7 +157,6 @@ def test_ranges_are_cut_at_splits_and_joined_again() -> None:
 
 
 def test_parts_of_a_table_are_about_equal() -> None:
-    """A job takes as long as its longest task."""
     store, rng = open_store(f"memory://{uuid.uuid4().hex}"), Random(7)
     store.ensure_table(b"t", {b"f": Family()})
     keys = [b"user-%06d" % number for number in range(2_000)]

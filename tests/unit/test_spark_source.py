@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import uuid
 from collections.abc import Callable, Collection, Iterator
+from pathlib import Path
 from typing import Any
 
 import pyarrow as pa
@@ -18,6 +19,7 @@ from txn.spark import changes, make_batch_writer, reader, views
 from txn.spark.atomic import ATOMIC, AtomicWriter, PartsReport
 from txn.spark.changes import CHANGES
 from txn.spark.options import COMMON
+from txn.spark.session import choose_sockets
 from txn.spark.source import TxnDataSource
 from txn.spark.views import LOCKS_SCHEMA, LocksReader, TransactionsReader
 from txn.spark.writer import STREAMING, WRITING
@@ -30,45 +32,6 @@ SCHEMA = StructType([StructField("id", StringType()), StructField("v", StringTyp
 
 def make_source(**options: Any) -> TxnDataSource:
     return TxnDataSource({"uri": f"memory://{uuid.uuid4().hex}", **options})
-
-
-def test_an_option_of_another_view_is_refused() -> None:
-    """`table` for `tables` would else tell of all tables, without a word."""
-    for view in ("transactions", "findings"):
-        source = make_source(view=view, table="rows")
-        with pytest.raises(InvalidRequestError, match="option='table'"):
-            source.reader(source.schema())
-
-
-def test_what_another_way_of_mapping_reads_is_refused() -> None:
-    """`hbase.table` beside `table` would else be the table that is not read."""
-    for extra in ({"hbase.table": "other"}, {"table": "rows", "hbase.table": "other"}):
-        with pytest.raises(InvalidRequestError, match=r"hbase\.table"):
-            make_source(**{**MAPPED, **extra}).schema()
-
-
-def test_a_column_without_a_type_is_named() -> None:
-    """`select null as v` has a type that nothing can be read as; there may be many columns."""
-    schema = StructType([StructField("id", StringType()), StructField("v", NullType())])
-    with pytest.raises(InvalidRequestError, match="column='v'"):
-        make_source(table="rows", row="id", family="f").reader(schema)
-
-
-def test_a_list_of_tables_may_end_with_a_comma() -> None:
-    """An empty name is no table, whichever option has the list."""
-    source = make_source(view="locks", table="rows, others,")
-    view = LocksReader(source.given, LOCKS_SCHEMA)
-    assert view.tables == [b"rows", b"others"]
-
-
-def test_a_table_that_is_not_there_is_named_while_a_job_is_planned() -> None:
-    """Of a mistyped table there would else be no rows, and no locks."""
-    rows = make_source(**{**MAPPED, "table": "absent"})
-    locks = make_source(view="locks", table="absent")
-    with connect(locks.options["uri"]), connect(rows.options["uri"]):  # keeps what is in memory
-        for planned in (rows.reader(SCHEMA), locks.reader(LOCKS_SCHEMA)):
-            with pytest.raises(InvalidRequestError, match=r"no such table table=b'absent'"):
-                planned.partitions()
 
 
 def test_large_transactions_are_looked_at_a_few_at_a_time(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -86,7 +49,6 @@ def test_large_transactions_are_looked_at_a_few_at_a_time(monkeypatch: pytest.Mo
 
 
 def test_large_rows_come_a_few_at_a_time(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Four thousand rows of ten megabytes each are more than a worker has, and than Arrow takes."""
     monkeypatch.setattr(columns, "PAGE_BYTES", 1_000)
     source = make_source(**MAPPED)
     with connect(source.options["uri"], table="rows") as engine:
@@ -141,21 +103,6 @@ def test_a_misspelt_option_is_told_the_one_that_is_meant(mode: str, name: str) -
     assert str(caught.value) == f"unknown option option={wrong!r} nearest={name!r}"
 
 
-def test_an_option_that_is_like_no_other_is_told_all() -> None:
-    """A guess would be wrong."""
-    with pytest.raises(InvalidRequestError, match=r"option='zzzzzz' known=\['ack', .*'versions'"):
-        make_source(zzzzzz="1").writer(SCHEMA, False)
-
-
-def test_a_path_is_refused_with_what_to_write() -> None:
-    """`save("/path")` is how other formats are told where to write."""
-    for name in ("path", "paths"):
-        for mode in ("write", "atomic", "sink", "read", "schema"):
-            options, plan, _ = MODES[mode]
-            with pytest.raises(InvalidRequestError, match=r"options uri and table path='/some'"):
-                plan(make_source(**options, **{name: "/some"}))
-
-
 @pytest.fixture
 def empty_store() -> Iterator[tuple[str, Engine]]:
     """A store without tables, which lives as long as its engine."""
@@ -164,14 +111,91 @@ def empty_store() -> Iterator[tuple[str, Engine]]:
         yield uri, engine
 
 
+WRONG: list[tuple[str, dict[str, str], str]] = [
+    ("transactions", {"table": "rows"}, "option='table'"),
+    ("findings", {"table": "rows"}, "option='table'"),
+    ("locks", {}, "option='table'"),
+    ("changes", {"table": "rows"}, r"option='table'.*'tables'"),
+    ("changes", {"tables": ""}, "option='tables'"),
+    ("changes", {"startingOffsets": "yesterday"}, "unknown value.*earliest"),
+    ("changes", {"rowless": "maybe"}, "unknown value"),
+    ("changes", {"delay_ms": "-1"}, "whole number"),
+    ("schema", {**MAPPED, "hbase.table": "other"}, r"hbase\.table"),
+    ("schema", {"columns": MAPPED["columns"], "row": "id", "hbase.table": "x"}, r"hbase\.table"),
+    ("read", {**MAPPED, "pushDownPredicate": "true"}, "say where"),
+    ("read", {**MAPPED, "view": "row"}, "unknown value"),
+    ("read", {**MAPPED, "numPartitions": "0"}, "whole number option='numPartitions'"),
+    ("read", {**MAPPED, "view": "changes"}, "readStream"),
+    *(
+        ("schema", {**MAPPED, option: "1"}, "unknown option")
+        for option in ("latenessMs", "retentionMs", "rowless")
+    ),
+    ("snapshot", {**MAPPED, "latenessMs": "0"}, "least=1"),
+    ("snapshot", {**MAPPED, "rowless": "ignore"}, r"choices=.*refuse"),
+    ("write", {"zzzzzz": "1"}, r"option='zzzzzz' known=\['ack', .*'versions'"),
+    *(
+        (mode, {name: "/some"}, r"options uri and table path='/some'")
+        for name in ("path", "paths")
+        for mode in ("write", "atomic", "sink", "read", "schema")
+    ),
+    *(
+        ("atomic", {**MAPPED, name: "id"}, rf"one transaction.*options=\['{name}'\]")
+        for name in ("onceBy", "groupBy", "rejects", "batchSize")
+    ),
+    ("sink", {**MAPPED, "atomic": "true"}, "make_batch_writer"),
+    ("sink", {**MAPPED, "jobId": "x"}, "jobId goes with onceBy"),
+    ("write", {**MAPPED, "ifAbsent": "w"}, "no column of the mapping"),
+    ("write", {**MAPPED, "ifVersion": "v"}, "type that does not fit"),
+    ("write", {**MAPPED, "assertions": "nowhere"}, "names no column"),
+    ("write", {**MAPPED, "assertions": "v"}, "cannot be a cell as well"),
+    ("write", {**MAPPED, "once": "false", "jobId": "x"}, "exclude each other"),
+    ("write", {**MAPPED, "onReject": "fail", "rejects": "table:rejects"}, "exclude each other"),
+    ("write", {**MAPPED, "groupBy": "id", "onceBy": "v"}, "a group has one token"),
+    ("write", {**MAPPED, "counts": "x"}, "counts are what"),
+    ("write", {**MAPPED, "nulls": "zero"}, "unknown value"),
+]
+
+
+@pytest.mark.parametrize(("mode", "given", "words"), WRONG)
+def test_what_means_nothing_is_refused(mode: str, given: dict[str, str], words: str) -> None:
+    """`table` for `tables` would tell of all tables, and `hbase.table` beside `table` would be the
+    table that is not read, without a word."""
+    options, plan, _ = MODES[mode]
+    with pytest.raises(InvalidRequestError, match=words):
+        plan(make_source(**options, **given))
+
+
+@pytest.mark.parametrize(
+    ("mode", "given", "words"),
+    [
+        ("write", {}, r"no such table.*table=b'rows'"),
+        ("sink", {}, r"no such table.*table=b'rows'"),
+        ("rows", {}, r"no such table table=b'rows'"),
+        ("locks", {"view": "locks", "table": "absent,"}, r"no such table table=b'absent'"),
+        ("write", {"transactions": "mistyped"}, "no such transaction table.*mistyped"),
+        ("write", {"newTable": "1", "rejects": "table:no"}, r"no such table.*table=b'no'"),
+    ],
+)
+def test_what_is_absent_is_named_while_a_job_is_planned(
+    empty_store: tuple[str, Engine], mode: str, given: dict[str, str], words: str
+) -> None:
+    """A task would fail four times before it is told; of a mistyped table there would be no rows,
+    and no locks. Nothing is left behind."""
+    uri, engine = empty_store
+    source = TxnDataSource({"uri": uri, **({} if mode == "locks" else MAPPED), **given})
+    with pytest.raises(InvalidRequestError, match=words):
+        if mode in ("rows", "locks"):
+            source.reader(SCHEMA if mode == "rows" else LOCKS_SCHEMA).partitions()
+        else:
+            MODES[mode][1](source)
+    assert engine.context.store.describe(b"rows") is None
+
+
 WRITTEN = {"table": "rows", "row": "id", "columns": "v=f:v, id=by_v(v, id)/i:id"}
 
 
 @pytest.mark.parametrize("mode", ["write", "atomic", "sink"])
-def test_missing_tables_are_created_while_a_write_is_planned(
-    empty_store: tuple[str, Engine], mode: str
-) -> None:
-    """All that a row is written to; what is there stays, whatever the options say."""
+def test_missing_tables_are_created_at_planning(empty_store: tuple[str, Engine], mode: str) -> None:
     uri, engine = empty_store
     options, plan, _ = MODES[mode]
     given = {**WRITTEN, **options, "uri": uri, "newTable": "3", "splitKeys": r"g\xff,p"}
@@ -185,22 +209,6 @@ def test_missing_tables_are_created_while_a_write_is_planned(
         assert families[family].database == b"txn"
     with pytest.raises(InvalidRequestError, match="no such family"):
         MODES["write"][1](TxnDataSource({**given, "columns": "v=g:v"}))
-
-
-def test_no_table_is_created_where_rejects_have_none(empty_store: tuple[str, Engine]) -> None:
-    """An option that is wrong leaves nothing behind."""
-    uri, engine = empty_store
-    given = {**WRITTEN, "uri": uri, "newTable": "1", "rejects": "table:nowhere"}
-    with pytest.raises(InvalidRequestError, match=r"no such table.*table=b'nowhere'"):
-        TxnDataSource(given).writer(SCHEMA, False)
-    assert engine.context.store.describe(b"rows") is None
-
-
-@pytest.mark.parametrize("name", ["onceBy", "groupBy", "rejects", "batchSize"])
-def test_an_atomic_frame_has_no_options_of_rows(name: str) -> None:
-    """They are no misspelling, and others of a write take them."""
-    with pytest.raises(InvalidRequestError, match=rf"one transaction.*options=\['{name}'\]"):
-        make_source(**MAPPED, atomic="true", **{name: "id"}).writer(SCHEMA, False)
 
 
 @pytest.mark.parametrize(
@@ -218,30 +226,13 @@ def test_an_atomic_frame_has_no_options_of_rows(name: str) -> None:
     ],
 )
 def test_a_new_table_that_makes_no_sense_is_refused(given: dict[str, str], words: str) -> None:
-    """Before the table is there in another form, which nobody changes then."""
     for mode in ("write", "atomic"):
         options, plan, _ = MODES[mode]
         with pytest.raises(InvalidRequestError, match=words):
             plan(make_source(**WRITTEN, **options, **given))
 
 
-@pytest.mark.parametrize("mode", ["write", "atomic"])
-def test_a_column_of_assertions_is_no_policy(mode: str, empty_store: tuple[str, Engine]) -> None:
-    """A field of Policy has the same name."""
-    options, _, _ = MODES[mode]
-    schema = StructType([*SCHEMA, StructField("must", StringType())])
-    given = {**MAPPED, **options, "uri": empty_store[0], "newTable": "1", "assertions": "must"}
-    TxnDataSource(given).writer(schema, False)
-
-
-def test_pushing_filters_down_is_no_option_any_more() -> None:
-    """It answered the second query of a data frame with the rows of the first."""
-    with pytest.raises(InvalidRequestError, match="say where"):
-        make_source(**MAPPED, pushDownPredicate="true").reader(SCHEMA)
-
-
 def test_a_condition_selects_rows_of_the_reader() -> None:
-    """Within those of start, stop and prefix."""
     source = make_source(**MAPPED, where="id >= 'c'", stop="e")
     assert source.reader(SCHEMA).ranges == ((b"c", b"e"),)  # type: ignore[attr-defined]
 
@@ -257,9 +248,7 @@ def test_a_table_of_the_catalogue_names_what_works(options: dict[str, str]) -> N
             use()
 
 
-def test_an_atomic_frame_with_a_task_without_report_is_aborted(
-    empty_store: tuple[str, Engine],
-) -> None:
+def test_an_atomic_frame_without_a_report_is_aborted(empty_store: tuple[str, Engine]) -> None:
     """The parts of that task would not be counted, so half of the frame would commit."""
     uri, engine = empty_store
     writer = TxnDataSource({**MAPPED, "uri": uri, "newTable": "1", "atomic": "true"}).writer(
@@ -275,7 +264,6 @@ def test_an_atomic_frame_with_a_task_without_report_is_aborted(
 def test_an_atomic_frame_that_is_written_again_says_that_it_writes_nothing(
     empty_store: tuple[str, Engine], caplog: pytest.LogCaptureFixture
 ) -> None:
-    """Another frame under the name of the first is not written, and its job succeeds."""
     given = {**MAPPED, "uri": empty_store[0], "newTable": "1", "atomic": "true", "jobId": "load"}
     for messages in ([], ["nothing is written: a job of this name wrote the table before"]):
         writer = TxnDataSource(given).writer(SCHEMA, False)
@@ -284,22 +272,13 @@ def test_an_atomic_frame_that_is_written_again_says_that_it_writes_nothing(
         assert caplog.messages == messages
 
 
-def test_an_atomic_stream_names_what_works() -> None:
-    """Its batch is known too late."""
-    with pytest.raises(InvalidRequestError, match="make_batch_writer"):
-        make_source(**MAPPED, atomic="true").streamWriter(SCHEMA, False)
+def test_a_column_without_a_type_is_named() -> None:
+    """`select null as v` has a type that nothing can be read as; there may be many columns."""
+    schema = StructType([StructField("id", StringType()), StructField("v", NullType())])
+    with pytest.raises(InvalidRequestError, match="column='v'"):
+        make_source(table="rows", row="id", family="f").reader(schema)
     with pytest.raises(InvalidRequestError, match="option='jobId'"):
         make_batch_writer({"job_id": "x"})
-
-
-def test_a_sink_without_its_table_is_refused_before_a_task() -> None:
-    """A task would fail four times before it is told."""
-    source = make_source(**MAPPED)
-    with (
-        connect(source.options["uri"]),
-        pytest.raises(InvalidRequestError, match=r"no such table.*table=b'rows'"),
-    ):
-        source.streamWriter(SCHEMA, False)
 
 
 def test_each_use_of_a_stream_that_cannot_be_tells_why() -> None:
@@ -316,7 +295,6 @@ def test_each_use_of_a_stream_that_cannot_be_tells_why() -> None:
 
 
 def test_all_tasks_of_a_snapshot_read_as_of_its_planning() -> None:
-    """Whenever they come to their rows."""
     source = make_source(**MAPPED, snapshot="true")
     with connect(source.options["uri"], table="rows") as engine:
         engine.ensure_table("rows", ["f"])
@@ -334,13 +312,19 @@ def test_all_tasks_of_a_snapshot_read_as_of_its_planning() -> None:
         assert batch.num_rows == 3
 
 
-def test_options_of_a_snapshot_need_one() -> None:
-    """They would else say nothing."""
-    for option in ({"latenessMs": "1"}, {"retentionMs": "1"}, {"rowless": "skip"}):
-        with pytest.raises(InvalidRequestError, match="unknown option"):
-            make_source(**MAPPED, **option).schema()
-        make_source(**MAPPED, **option, snapshot="true").reader(SCHEMA)
-    with pytest.raises(InvalidRequestError, match="least=1"):
-        make_source(**MAPPED, snapshot="true", latenessMs="0").reader(SCHEMA)
-    with pytest.raises(InvalidRequestError, match=r"choices=.*refuse"):
-        make_source(**MAPPED, snapshot="true", rowless="ignore").reader(SCHEMA)
+@pytest.mark.parametrize("master", [None, "local[3]", "local-cluster[1,1,1024]"])
+def test_workers_on_this_machine_are_reached_by_unix_sockets(master: str | None) -> None:
+    """Through TCP each task of a worker in use waits 40 ms: a week's flights lost seconds."""
+    settings = choose_sockets(Path("/tmp/folder"), master)
+    assert settings["spark.python.unix.domain.socket.enabled"] == "true"
+    assert settings["spark.python.unix.domain.socket.dir"] == "/tmp/folder"
+
+
+@pytest.mark.parametrize(
+    ("folder", "master"),
+    [("/tmp/" + "x" * 60, None), ("/tmp/" + "ü" * 30, None), ("/tmp/folder", "spark://host:7077")],
+)
+def test_nothing_is_set_where_sockets_cannot_be_made(folder: str, master: str | None) -> None:
+    """The kernel refuses long paths, in which Spark's names are 41 bytes; and the folder is not
+    there on other machines."""
+    assert choose_sockets(Path(folder), master) == {}
