@@ -19,7 +19,7 @@ from typing import Any
 import pytest
 from sqlalchemy import update
 
-from txn.clock import SystemClock
+from txn.clock import SystemClock, poll
 from txn.leases import (
     ExceedsMaxLeaseTimeError,
     InvalidArgumentsError,
@@ -87,14 +87,6 @@ def pool(subject: Subject) -> Iterator[ThreadPoolExecutor]:
             service.close()
 
 
-def until(what: Callable[[], bool]) -> None:
-    """Wait until something is seen."""
-    due_ms = CLOCK.monotonic_ms() + PATIENCE_MS
-    while not what():
-        assert CLOCK.monotonic_ms() < due_ms
-        CLOCK.sleep_ms(5)
-
-
 def free(service: LeaseService, *objects: LockRequest) -> bool:
     """Whether objects can be had at once; then they are dropped."""
     try:
@@ -113,6 +105,10 @@ def places(service: LeaseService) -> int:
     """How many rows of requests that wait there are."""
     chosen = rows.select().where(~rows.c.granted)
     return service.connections.run(lambda each: len(each.execute(chosen).all()))
+
+
+def wait_for_places(service: LeaseService, count: int) -> None:
+    assert poll(lambda: places(service) == count, PATIENCE_MS)
 
 
 def place(service: LeaseService) -> Any:
@@ -172,7 +168,6 @@ def test_names_that_differ_by_case_are_one_and_values_are_not(
 
 
 def test_what_a_lease_says(one: LeaseService) -> None:
-    """An operator must see who has claimed what and until when, in UTC."""
     before = one.now()
     lease_id = one.grab_lease([shared("d/t"), exclusive("d/u/p=1/q=a%2Fb")], 60, user="ann")
     after = one.now()
@@ -189,22 +184,7 @@ def test_what_a_lease_says(one: LeaseService) -> None:
 
 def test_names_are_told_apart_whatever_is_in_them(one: LeaseService, two: LeaseService) -> None:
     """Databases compare texts by rules of their own, and patterns give some letters a meaning."""
-    odd = [
-        "é",
-        "É",
-        "e\u0301",
-        "p=%",
-        "p=_",
-        "p=A",
-        "p=a",
-        "p=1",
-        "p=1 ",
-        "'",
-        '"',
-        "\\",
-        "a/b",
-        "日",
-    ]
+    odd = [*"éÉ日'\"\\", "e\u0301", "p=%", "p=_", "p=A", "p=a", "p=1", "p=1 ", "a/b"]
     for name in odd:
         one.grab_lease([LockRequest(Path(("d", "t", name)), Mode.EXCLUSIVE)], LONG_S)
     assert {lease.path.parts[2] for lease in two.list_lease("d/t")} == set(odd)
@@ -213,17 +193,7 @@ def test_names_are_told_apart_whatever_is_in_them(one: LeaseService, two: LeaseS
     assert free(two, shared("d/t/p=2"), exclusive("d/t/p"), exclusive("d/t/p=1%20%20"))
 
 
-def test_a_grab_is_for_all_of_its_objects_or_none(one: LeaseService, two: LeaseService) -> None:
-    """A job that got half of what it needs would keep others out and could not begin."""
-    one.grab_lease([exclusive("d/m")], LONG_S)
-    wanted = [exclusive("d/a"), shared("d/m/p=1"), exclusive("d/z")]
-    with pytest.raises(LeaseAlreadyExistsError):
-        two.grab_lease(wanted, LONG_S)
-    assert leased(two) == ["X d/m"]
-
-
 def test_many_objects_are_one_lease(one: LeaseService, two: LeaseService) -> None:
-    """A table may have a thousand partitions; databases take expressions only so deep."""
     parts = [f"d/t/p={number}" for number in range(1_000)]
     lease_id = one.grab_lease(map(exclusive, parts), LONG_S)
     assert len(one.list_lease("d/t")) == 1_000
@@ -235,14 +205,7 @@ def test_many_objects_are_one_lease(one: LeaseService, two: LeaseService) -> Non
         one.grab_lease(map(exclusive, [*parts, "d/t/p=1000"]), LONG_S)
 
 
-def test_a_path_may_be_as_long_as_the_databases_can_bear(one: LeaseService) -> None:
-    """What is refused must not depend on the database, nor on how well a text can be compressed."""
-    one.grab_lease([LockRequest(Path(LONGEST), Mode.EXCLUSIVE)], LONG_S)
-    assert [lease.path.parts for lease in one.list_lease()] == [LONGEST]
-
-
 def test_an_object_named_twice_is_claimed_once_in_the_stronger_mode(one: LeaseService) -> None:
-    """A job that reads and writes a table asks for both, and must not be in its own way."""
     lease_id = one.grab_lease([shared("d/t"), exclusive("d/t"), shared("d/t")], LONG_S)
     assert leased(one) == ["X d/t"]
     one.drop_lease(lease_id)
@@ -250,14 +213,14 @@ def test_an_object_named_twice_is_claimed_once_in_the_stronger_mode(one: LeaseSe
     assert leased(one) == ["X d/t", "S d/t/p=1", "X d/t/p=2"]
 
 
-def test_a_denial_names_the_holder_the_object_and_the_end(
+def test_a_denial_names_the_holder_the_object_and_the_end_and_grants_nothing(
     one: LeaseService, two: LeaseService
 ) -> None:
-    """Who is kept out must be able to go to the holder, or to come back in time."""
     one.grab_lease([shared("d/t/p=2")], LONG_S, user="bob")
     one.grab_lease([shared("d/t/p=1")], 2 * LONG_S, user="ann")
     with pytest.raises(LeaseAlreadyExistsError) as denied:
-        two.grab_lease([exclusive("d/t")], LONG_S)
+        two.grab_lease([exclusive("d/a"), exclusive("d/t"), exclusive("d/z")], LONG_S)
+    assert leased(two) == ["S d/t/p=1", "S d/t/p=2"]
     (lease,) = one.list_lease("d/t/p=1")
     assert denied.value.lease == lease
     assert not denied.value.waits
@@ -279,7 +242,6 @@ def test_a_later_lease_has_a_larger_id(one: LeaseService, subject: Subject) -> N
 
 
 def test_what_is_no_claim_is_refused_and_nothing_is_written(one: LeaseService) -> None:
-    """A lease without an end, or on a whole database, would be in everybody's way."""
     table = [exclusive("d/t")]
     refused: list[Callable[[], object]] = [
         lambda: one.grab_lease([], 1),
@@ -310,29 +272,11 @@ def test_what_is_no_claim_is_refused_and_nothing_is_written(one: LeaseService) -
     assert one.list_lease() == []
     assert one.remove_expired() == 0
     assert places(one) == 0
-
-
-def test_a_lease_is_at_most_as_long_as_leases_may_be(subject: Subject) -> None:
-    """Whoever may claim a table for a year has taken it away."""
-    service = subject.another(max_lease_s=100)
-    with pytest.raises(ExceedsMaxLeaseTimeError):
-        service.grab_lease([exclusive("d/t")], 100.5)
-    assert service.list_lease() == []
-    service.grab_lease([exclusive("d/t")], 100)
-
-
-# --------------------------------------------------------------------------------- its end
-
-
-def test_an_expired_lease_is_ignored_at_once(one: LeaseService, two: LeaseService) -> None:
-    """The holder may be dead: nobody waits for anybody to clean up behind it."""
-    one.grab_lease([exclusive("d/t")], 0.05)
-    until(lambda: two.list_lease() == [])
-    assert free(two, exclusive("d/t"))
+    one.grab_lease([LockRequest(Path(LONGEST), Mode.EXCLUSIVE)], LONG_S)
+    assert [lease.path.parts for lease in one.list_lease()] == [LONGEST]
 
 
 def test_expired_leases_are_removed_later(one: LeaseService, two: LeaseService) -> None:
-    """Without that the table grows for ever; live leases stay."""
     for number in range(3):
         one.grab_lease([exclusive(f"d/t{number}"), shared("d/u")], LONG_S)
     one.grab_lease([exclusive("d/live")], 2 * LONG_S)
@@ -343,7 +287,6 @@ def test_expired_leases_are_removed_later(one: LeaseService, two: LeaseService) 
 
 
 def test_grabs_remove_expired_leases_now_and_then(one: LeaseService) -> None:
-    """Nobody should have to run a cleaner."""
     one.grab_lease([exclusive("d/old")], LONG_S)
     let_pass(one, timedelta(seconds=LONG_S))
     while one.grab_lease([shared("d/t")], LONG_S) % 100:
@@ -352,54 +295,51 @@ def test_grabs_remove_expired_leases_now_and_then(one: LeaseService) -> None:
 
 
 def test_an_extension_moves_the_end_and_not_the_start(one: LeaseService, two: LeaseService) -> None:
-    """A job that takes longer than it thought keeps its claim, and its age can be seen."""
     lease_id = one.grab_lease([exclusive("d/t"), shared("d/u")], LONG_S)
     let_pass(one, timedelta(seconds=LONG_S / 2))
     started = one.list_lease()[0].start_utc
     before = two.now()
     end = two.extend_lease(lease_id)  # by a process that knows no more than the id
     assert before <= end - timedelta(seconds=LONG_S) <= two.now()
+    assert one.extend_lease(lease_id, duration_s=1) == end  # it never shortens
     assert [(lease.start_utc, lease.end_utc) for lease in one.list_lease()] == [(started, end)] * 2
 
 
-def test_an_extension_never_shortens(one: LeaseService) -> None:
-    """A helper that extends by a little must not take away what the owner was promised."""
-    lease_id = one.grab_lease([exclusive("d/t"), shared("d/u")], LONG_S)
-    ends = [lease.end_utc for lease in one.list_lease()]
-    assert one.extend_lease(lease_id, duration_s=1) == ends[0]
-    assert [lease.end_utc for lease in one.list_lease()] == ends
-
-
 def test_some_objects_of_a_lease_can_be_extended(one: LeaseService) -> None:
-    """A job that has finished with one table need not keep it as long as the others."""
     lease_id = one.grab_lease([exclusive("d/t"), shared("d/u"), shared("d/v")], LONG_S)
     end = one.extend_lease(lease_id, ["d/u", shared("d/v")], duration_s=3 * LONG_S)
     table, *others = one.list_lease()
     assert table.end_utc < end
     assert [lease.end_utc for lease in others] == [end, end]
-    assert (
-        one.extend_lease(lease_id, duration_s=2 * LONG_S) < end
-    )  # until then all of them are leased
+    assert one.extend_lease(lease_id, duration_s=2 * LONG_S) < end  # all are leased until then
+    assert one.drop_lease(lease_id, "d/t") == 1
+    with pytest.raises(LeaseNotFoundError):
+        one.extend_lease(lease_id, duration_s=2 * LONG_S)
+    assert one.extend_lease(lease_id, ["d/u", "d/v"], 4 * LONG_S) > end
+    assert one.drop_lease(lease_id) == 2
 
 
 def test_a_lease_cannot_be_extended_for_ever(subject: Subject) -> None:
-    """`max_lease_s` counts from the start, or a stuck job would keep a table for good."""
     service = subject.another(max_lease_s=10 * LONG_S)
+    with pytest.raises(ExceedsMaxLeaseTimeError):
+        service.grab_lease([exclusive("d/t")], 10 * LONG_S + 0.5)
+    service.grab_lease([exclusive("d/u")], 10 * LONG_S)
     lease_id = service.grab_lease([exclusive("d/t")], 6 * LONG_S)
     let_pass(service, timedelta(seconds=5 * LONG_S))
     end = service.extend_lease(lease_id, duration_s=4 * LONG_S)
     with pytest.raises(ExceedsMaxLeaseTimeError):
         service.extend_lease(lease_id)
-    assert [lease.end_utc for lease in service.list_lease()] == [end]
+    assert [lease.end_utc for lease in service.list_lease("d/t")] == [end]
 
 
-def test_an_expired_lease_cannot_be_extended(one: LeaseService) -> None:
-    """Somebody else may have had the object in between."""
+def test_an_expired_lease_is_neither_extended_nor_counted_as_dropped(one: LeaseService) -> None:
     lease_id = one.grab_lease([exclusive("d/t")], LONG_S)
     let_pass(one, timedelta(seconds=LONG_S))
     with pytest.raises(LeaseNotFoundError):
         one.extend_lease(lease_id)
     assert one.list_lease() == []
+    assert one.drop_lease(lease_id) == 0
+    assert one.force_drop_lease([]) == 0
 
 
 def test_a_lease_that_was_dropped_in_part_cannot_be_extended_as_a_whole(
@@ -420,21 +360,9 @@ def test_a_lease_that_was_dropped_in_part_cannot_be_extended_as_a_whole(
     assert [lease.end_utc for lease in one.list_lease("d/u")] == [two_ends]
 
 
-def test_what_is_left_of_a_lease_can_be_extended_by_name(one: LeaseService) -> None:
-    """Whoever gave a part back, or goes on without one that was taken, says what it relies on."""
-    lease_id = one.grab_lease([exclusive("d/t"), shared("d/u"), shared("d/v")], LONG_S)
-    ends = one.extend_lease(lease_id)
-    assert one.drop_lease(lease_id, "d/t") == 1
-    with pytest.raises(LeaseNotFoundError):
-        one.extend_lease(lease_id, duration_s=2 * LONG_S)
-    assert one.extend_lease(lease_id, ["d/u", "d/v"], 2 * LONG_S) > ends
-    assert one.drop_lease(lease_id) == 2
-
-
 def test_a_lease_of_which_a_part_has_expired_cannot_be_extended_as_a_whole(
     one: LeaseService, two: LeaseService
 ) -> None:
-    """Whether its row was removed by then makes no difference."""
     lease_id = one.grab_lease([exclusive("d/t"), shared("d/u")], LONG_S)
     ends = one.extend_lease(lease_id, ["d/u"], 3 * LONG_S)
     let_pass(one, timedelta(seconds=2 * LONG_S))
@@ -458,7 +386,6 @@ def test_a_lease_stays_ended_when_the_clock_goes_back(one: LeaseService, two: Le
 
 
 def test_a_dropped_lease_frees_its_objects(one: LeaseService, two: LeaseService) -> None:
-    """Part by part, or all at once; dropping again changes nothing."""
     lease_id = one.grab_lease([exclusive("d/t"), exclusive("d/u"), exclusive("d/v")], LONG_S)
     assert two.drop_lease(lease_id, ["d/t", "d/x"]) == 1
     assert free(two, exclusive("d/t"))
@@ -468,29 +395,9 @@ def test_a_dropped_lease_frees_its_objects(one: LeaseService, two: LeaseService)
     assert one.drop_lease(lease_id) == 0
 
 
-def test_what_has_ended_is_not_counted_as_dropped(one: LeaseService) -> None:
-    """The count says whether the lease was held to this moment."""
-    lease_id = one.grab_lease([exclusive("d/t")], LONG_S)
-    let_pass(one, timedelta(seconds=LONG_S))
-    assert one.drop_lease(lease_id) == 0
-    assert one.force_drop_lease([]) == 0
-
-
-def test_leases_are_dropped_by_force_with_all_that_lies_within(
+def test_leases_are_listed_and_dropped_by_force_with_all_that_lies_within(
     one: LeaseService, two: LeaseService
 ) -> None:
-    """An operator clears a table whose users have left; an empty list means all."""
-    for name in NAMES:
-        one.grab_lease([shared(name)], LONG_S)
-    assert two.force_drop_lease("d/t/p=1") == 2
-    assert two.force_drop_lease([path("d/t")]) == 2
-    assert leased(two) == ["S d/t0", "S d/u", "S e/t"]
-    assert two.force_drop_lease("d") == 2
-    assert two.force_drop_lease([]) == 1
-
-
-def test_leases_are_listed_with_all_that_lies_within(one: LeaseService) -> None:
-    """`SHOW LEASE t` must show who keeps a partition of it, and no neighbour of a like name."""
     for name in NAMES:
         one.grab_lease([shared(name)], LONG_S)
     assert leased(one, "d/t") == ["S d/t", "S d/t/p=1", "S d/t/p=1/q=2", "S d/t/p=10"]
@@ -498,18 +405,19 @@ def test_leases_are_listed_with_all_that_lies_within(one: LeaseService) -> None:
     assert leased(one, "d/t/p=1", "d/t") == leased(one, "d/t")
     assert leased(one, "e") == ["S e/t"]
     assert leased(one) == [f"S {each}" for each in sorted(map(path, NAMES))]
-
-
-# --------------------------------------------------------------------------------- waiting
+    assert two.force_drop_lease("d/t/p=1") == 2
+    assert two.force_drop_lease([path("d/t")]) == 2
+    assert leased(two) == ["S d/t0", "S d/u", "S e/t"]
+    assert two.force_drop_lease("d") == 2
+    assert two.force_drop_lease([]) == 1
 
 
 def test_a_grab_waits_until_the_lease_is_dropped(
     one: LeaseService, two: LeaseService, pool: ThreadPoolExecutor
 ) -> None:
-    """Jobs follow each other without anybody watching."""
     held = one.grab_lease([exclusive("d/t")], LONG_S)
     waiting = pool.submit(two.grab_lease, [shared("d/t/p=1"), exclusive("d/u")], LONG_S, WAIT_S)
-    until(lambda: places(one) == 2)
+    wait_for_places(one, 2)
     assert leased(one) == ["X d/t"]
     one.drop_lease(held)
     lease_id = waiting.result()
@@ -518,18 +426,7 @@ def test_a_grab_waits_until_the_lease_is_dropped(
     assert places(one) == 0
 
 
-def test_a_grab_waits_until_the_lease_expires(one: LeaseService, two: LeaseService) -> None:
-    """A holder that died keeps nobody waiting for longer than its lease."""
-    one.grab_lease([exclusive("d/t")], 0.3)
-    (held,) = one.connections.run(lambda each: each.execute(rows.select()).all())
-    lease_id = two.grab_lease([exclusive("d/t")], LONG_S, WAIT_S)
-    (lease,) = two.list_lease()
-    assert lease.lease_id == lease_id
-    assert lease.start_utc >= held.end_utc
-
-
 def test_waiting_is_bounded(one: LeaseService, two: LeaseService) -> None:
-    """Then the caller does something else, and nobody waits behind it any more."""
     one.grab_lease([shared("d/t")], LONG_S, user="ann")
     began_ms = CLOCK.monotonic_ms()
     with pytest.raises(LeaseAlreadyExistsError, match="S d/t by ann"):
@@ -542,7 +439,6 @@ def test_waiting_is_bounded(one: LeaseService, two: LeaseService) -> None:
 def test_who_asked_first_is_served_first(
     one: LeaseService, two: LeaseService, pool: ThreadPoolExecutor
 ) -> None:
-    """Otherwise some never get their turn."""
     held = one.grab_lease([exclusive("d/t")], LONG_S)
     order: list[int] = []
 
@@ -554,7 +450,7 @@ def test_who_asked_first_is_served_first(
     waiting = []
     for number in range(5):
         waiting.append(pool.submit(wait, number))
-        until(lambda: places(one) == len(waiting))
+        wait_for_places(one, len(waiting))
     one.drop_lease(held)
     for each in waiting:
         each.result()
@@ -564,12 +460,11 @@ def test_who_asked_first_is_served_first(
 def test_nobody_overtakes_who_waits_and_conflicts(
     one: LeaseService, two: LeaseService, pool: ThreadPoolExecutor
 ) -> None:
-    """An unbroken row of readers must not starve a writer; who does not conflict passes."""
     reader = one.grab_lease([shared("d/t")], LONG_S)
     writer = pool.submit(two.grab_lease, [exclusive("d/t/p=1")], LONG_S, WAIT_S, user="bob")
     assert writer.result() > reader  # a shared claim of the table lets a partition be written
     writer = pool.submit(two.grab_lease, [exclusive("d/t")], LONG_S, WAIT_S, user="bob")
-    until(lambda: places(one) == 1)
+    wait_for_places(one, 1)
     one.force_drop_lease("d/t/p=1")
     with pytest.raises(LeaseAlreadyExistsError) as denied:
         one.grab_lease([shared("d/t")], LONG_S)
@@ -584,7 +479,6 @@ def test_nobody_overtakes_who_waits_and_conflicts(
 def test_a_waiter_that_died_is_in_the_way_for_seconds_only(
     one: LeaseService, two: LeaseService, pool: ThreadPoolExecutor
 ) -> None:
-    """Its place has an end that it has to move on, which it cannot do any more."""
     one.grab_lease([shared("d/t")], LONG_S)
 
     class Killed(BaseException):
@@ -607,7 +501,7 @@ def test_a_waiter_that_died_is_in_the_way_for_seconds_only(
     let_pass(one, timedelta(seconds=-LONG_S), left.lease_id)  # now it may take the test a while
     assert not free(two, shared("d/t"))
     follower = pool.submit(two.grab_lease, [shared("d/t")], LONG_S, WAIT_S)
-    until(lambda: places(one) == 2)
+    wait_for_places(one, 2)
     let_pass(one, timedelta(seconds=LONG_S + 10), left.lease_id)
     follower.result()
     assert places(one) == 0
@@ -616,20 +510,18 @@ def test_a_waiter_that_died_is_in_the_way_for_seconds_only(
 def test_a_waiter_keeps_its_place_for_as_long_as_it_waits(
     one: LeaseService, two: LeaseService, pool: ThreadPoolExecutor
 ) -> None:
-    """A place ends after seconds, waiting may take hours."""
     held = one.grab_lease([exclusive("d/t")], LONG_S)
     waiting = pool.submit(two.grab_lease, [exclusive("d/t")], LONG_S, WAIT_S)
-    until(lambda: places(one) == 1)
+    wait_for_places(one, 1)
     first = place(one)
     let_pass(one, timedelta(seconds=LONG_S / 2), first.lease_id)
-    until(lambda: place(one).end_utc > first.end_utc)
+    assert poll(lambda: place(one).end_utc > first.end_utc, PATIENCE_MS)
     assert place(one).lease_id == first.lease_id
     one.drop_lease(held)
     waiting.result()
 
 
 def test_of_many_who_grab_at_once_one_gets_it(subject: Subject, pool: ThreadPoolExecutor) -> None:
-    """The one thing that a lease is for."""
     services = [subject.another() for _ in range(4)]
     for _ in range(5):
         atomically = threading.Barrier(8)
@@ -649,7 +541,6 @@ def test_of_many_who_grab_at_once_one_gets_it(subject: Subject, pool: ThreadPool
 def test_services_of_one_new_database_can_be_opened_at_once(
     subject: Subject, pool: ThreadPoolExecutor
 ) -> None:
-    """The first jobs of a new installation start together."""
     services = list(pool.map(lambda _: subject.another(), range(8)))
     ids = [service.grab_lease([shared("d/t")], LONG_S) for service in services]
     assert len(set(ids)) == 8
