@@ -9,7 +9,6 @@ from __future__ import annotations
 import json
 import os
 import subprocess
-import time
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from datetime import timedelta
@@ -30,10 +29,13 @@ from tests.integration.lease_worker import (
     over,
     race,
 )
-from tests.integration.postgresql import PostgreSQL
+from tests.integration.postgresql import PostgreSQL, mortal_postgresql  # noqa: F401
 from tests.integration.workers import Start, starting
+from txn.clock import ManualClock, poll
+from txn.errors import StoreError
 from txn.leases import exclusive, open_leases, tables
 from txn.leases.service import LeaseService
+from txn.locks import LockLost
 
 # How far the clocks of eight processes are off; the first ones are killed.
 HOURS = (0, 1, -7.5, 5, -1, 24, -48, 10_000)
@@ -46,7 +48,7 @@ LONGEST = timedelta(seconds=60)
 NewUrl = Callable[[], str]
 
 
-@pytest.fixture(params=["sqlite", "postgresql"])
+@pytest.fixture(params=["sqlite", pytest.param("postgresql", marks=pytest.mark.long)])
 def new_url(request: pytest.FixtureRequest, tmp_path: Folder) -> NewUrl:
     """Empty databases."""
     if request.param == "postgresql":
@@ -67,16 +69,6 @@ def start() -> Iterator[Start]:
         yield start
 
 
-def wait_for_leases(log: Folder, count: int) -> None:
-    """Until so many have been granted from now on."""
-    log.touch()
-    wanted = log.read_text().count('"lease"') + count
-    deadline = time.monotonic() + WITHIN_S
-    while log.read_text().count('"lease"') < wanted:
-        assert time.monotonic() < deadline
-        time.sleep(0.02)
-
-
 def rows(url: str) -> Sequence[Row[Any]]:
     """What is in the table: leases, places of who waits, and what has ended."""
     engine = create_engine(url)
@@ -94,10 +86,14 @@ def each_has_an_end(url: str, leases: LeaseService) -> bool:
 
 def all_end(leases: LeaseService) -> bool:
     """Whether after a while there is no lease any more."""
-    deadline = time.monotonic() + WITHIN_S
-    while leases.list_lease() and time.monotonic() < deadline:
-        time.sleep(0.05)
-    return leases.list_lease() == []
+    return poll(lambda: leases.list_lease() == [], WITHIN_S * 1000)
+
+
+def wait_for_leases(log: Folder, count: int) -> None:
+    """Until so many have been granted from now on."""
+    log.touch()
+    wanted = log.read_text().count('"lease"') + count
+    assert poll(lambda: log.read_text().count('"lease"') >= wanted, WITHIN_S * 1000)
 
 
 def test_eight_processes_with_clocks_hours_apart_some_of_them_killed(
@@ -115,30 +111,65 @@ def test_eight_processes_with_clocks_hours_apart_some_of_them_killed(
     finish(log, workers[KILLED:], url)
 
 
+@pytest.mark.long
 def test_sixteen_threads_of_one_service(url: str, tmp_path: Folder) -> None:
-    """One service serves a whole program."""
     log = tmp_path / "log"
     with open_leases(url) as leases, ThreadPoolExecutor(16) as pool:
         list(pool.map(lambda seed: race(leases, LeaseLog(log), seed, range(TURNS)), range(16)))
     finish(log, [], url)
 
 
+@pytest.mark.long
 def test_a_database_that_is_restarted_and_killed_under_load(
-    postgresql: PostgreSQL, start: Start, tmp_path: Folder
+    mortal_postgresql: PostgreSQL,  # noqa: F811
+    start: Start,
+    tmp_path: Folder,
 ) -> None:
-    """What was granted stays granted, and whoever waits goes on waiting."""
-    url, log = postgresql.new_database(), tmp_path / "log"
+    url, log = mortal_postgresql.new_database(), tmp_path / "log"
     workers = [start("race", url, log, seed, 0) for seed in range(4)]
     for worker in workers:
         assert worker.stdout is not None
         assert worker.stdout.readline() == "ready\n"
     wait_for_leases(log, 10)
-    postgresql.restart()
+    mortal_postgresql.restart()
     wait_for_leases(log, 10)
-    postgresql.kill()
-    postgresql.start()
+    mortal_postgresql.kill()
+    mortal_postgresql.start()
     wait_for_leases(log, 10)
     finish(log, workers, url)
+
+
+@pytest.mark.long
+def test_a_holder_does_not_believe_in_a_lease_that_nobody_confirms(
+    mortal_postgresql: PostgreSQL,  # noqa: F811
+) -> None:
+    """Before it publishes its work it asks; no answer is no."""
+    clock = ManualClock()
+    with open_leases(mortal_postgresql.new_database(), clock=clock) as leases:
+        held = leases.hold([exclusive("d/t")], 3_600)
+        mortal_postgresql.kill()
+        try:
+            assert not held.lost
+            with pytest.raises(LockLost, match="cannot tell whether"):
+                held.check()
+            with pytest.raises(StoreError):
+                held.release()
+        finally:
+            mortal_postgresql.start()
+        held.release()
+        assert leases.list_lease() == []
+
+
+@pytest.mark.long
+def test_an_outage_that_is_shorter_than_the_lease_is_survived(
+    mortal_postgresql: PostgreSQL,  # noqa: F811
+) -> None:
+    url = mortal_postgresql.new_database()
+    with open_leases(url) as leases, leases.hold([exclusive("d/t")], 24) as held:
+        (first,) = leases.list_lease()
+        mortal_postgresql.restart()
+        assert poll(lambda: leases.list_lease()[0].end_utc > first.end_utc, WITHIN_S * 1000)
+        held.check()
 
 
 def finish(log: Folder, workers: list[subprocess.Popen[str]], url: str) -> None:
@@ -179,11 +210,10 @@ def test_whoever_is_killed_at_any_step_leaves_a_lease_that_ends_or_none(
     assert step > 3
 
 
-@pytest.mark.slow
+@pytest.mark.long
 def test_whoever_is_killed_while_it_makes_the_tables_hinders_nobody(
     new_url: NewUrl, start: Start
 ) -> None:
-    """The first program on a new machine may be the one that is killed."""
     worker = start("die")
     for step in count(1, STEP):
         url = new_url()

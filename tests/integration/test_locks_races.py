@@ -35,6 +35,7 @@ from tests.integration.workers import Log, Start, starting, told
 from tests.integration.zookeeper import ZooKeeper, zookeeper  # noqa: F401  (a fixture)
 from txn import Key, connect
 from txn.client.engine import Engine
+from txn.clock import poll
 from txn.errors import AbortedError, CommitOutcomeUnknown, StoreError
 from txn.locks import LockLost, LockManager, Waiting, exclusive, path, shared
 from txn.locks.opening import open_manager, open_stored
@@ -51,7 +52,7 @@ WITHIN_S = 240
 LEASE_MS = 12_000
 
 
-@pytest.fixture(params=["zookeeper", "embedded"])
+@pytest.fixture(params=["embedded", pytest.param("zookeeper", marks=pytest.mark.long)])
 def uri(request: pytest.FixtureRequest, tmp_path: Folder) -> str:
     if request.param == "embedded":
         return f"embedded://{tmp_path}/locks?sync=off"
@@ -110,16 +111,18 @@ def check(found: list[Stay]) -> None:
 
 def wait_for_entries(log: Folder, count: int) -> None:
     """Until locks have been taken so many times."""
-    due = time.monotonic() + WITHIN_S
-    while log.read_text().count("enter") < count:
-        assert time.monotonic() < due
-        time.sleep(0.02)
+    assert poll(lambda: log.read_text().count("enter") >= count, WITHIN_S * 1000)
+
+
+@pytest.fixture
+def base() -> str:
+    """A path of a test in ZooKeeper."""
+    return f"/tests/{uuid.uuid4().hex}"
 
 
 def test_eight_processes_of_two_threads_some_of_them_killed(
     uri: str, start: Start, tmp_path: Folder
 ) -> None:
-    """A killed job must neither lose another one's locks nor keep its own."""
     log, rng = tmp_path / "log", Random(7)
     log.touch()
     workers = [start("race", uri, log, seed, TURNS) for seed in range(PROCESSES)]
@@ -137,8 +140,8 @@ def test_eight_processes_of_two_threads_some_of_them_killed(
     assert len(found) >= (PROCESSES - KILLED) * TURNS
 
 
+@pytest.mark.long
 def test_sixteen_threads_of_one_manager(uri: str, tmp_path: Folder) -> None:
-    """One session serves a whole program."""
     log = Log(tmp_path / "log")
     manager = opened(uri, "threads", 10 * SESSION_MS)
     with ThreadPoolExecutor(16) as pool:
@@ -152,7 +155,6 @@ def test_sixteen_threads_of_one_manager(uri: str, tmp_path: Folder) -> None:
 
 
 def test_a_paused_holder_cannot_harm(uri: str, start: Start, tmp_path: Folder) -> None:
-    """It wakes without knowing that others have had the lock since; its token tells on it."""
     store = f"embedded://{tmp_path}/data?sync=off"
     with connect(store) as engine:
         engine.ensure_table(GUARDED, ["d"])
@@ -180,7 +182,7 @@ def test_a_paused_holder_cannot_harm(uri: str, start: Start, tmp_path: Folder) -
         paused.wait(WITHIN_S)
 
 
-@pytest.mark.slow
+@pytest.mark.long
 def test_zookeeper_is_killed_and_started_again_under_load(start: Start, tmp_path: Folder) -> None:
     """Sessions that outlast the outage keep their locks; whoever waits goes on waiting."""
     server = ZooKeeper(tmp_path / "zookeeper")
@@ -213,50 +215,38 @@ def test_zookeeper_is_killed_and_started_again_under_load(start: Start, tmp_path
     assert len(found) > 4 * 2 * TURNS
 
 
-def test_a_lost_reply_is_found_again(zookeeper: ZooKeeper) -> None:  # noqa: F811
+@pytest.mark.parametrize("lost", ["lose", "lose_asked"], ids=["reply", "request"])
+def test_a_lost_reply_or_request_is_found_again(
+    zookeeper: ZooKeeper,  # noqa: F811
+    base: str,
+    lost: str,
+) -> None:
     """Whoever makes a second node waits behind its first one, until its own session ends."""
-    with wire(zookeeper.port) as between:
-        base = f"/tests/{uuid.uuid4().hex}"
-        with (
-            open_manager(f"zookeeper://{zookeeper.hosts}{base}") as other,
-            open_manager(f"zookeeper://127.0.0.1:{between.port}{base}") as manager,
-        ):
-            manager.hold([shared("d/t")]).release()
-            between.lose = lambda answer: between.lost == 0 and b"write-" in answer
-            with manager.hold([exclusive("d/t")], waiting=Waiting(retries=0)) as held:
-                assert between.lost == 1
-                held.check()
-                seen = {str(lock.request): lock.token for lock in other.locks()}
-                assert seen == {str(at): held.tokens[at.path] for at in held.requests}
-            assert other.locks() == []
+    with (
+        wire(zookeeper.port) as between,
+        open_manager(f"zookeeper://{zookeeper.hosts}{base}") as other,
+        open_manager(f"zookeeper://127.0.0.1:{between.port}{base}") as manager,
+    ):
+        manager.hold([shared("d/t")]).release()
+        setattr(between, lost, lambda sent: between.lost == 0 and b"write-" in sent)
+        with manager.hold([exclusive("d/t")], waiting=Waiting(retries=0)) as held:
+            assert between.lost == 1
+            held.check()
+            seen = {str(lock.request): lock.token for lock in other.locks()}
+            assert seen == {str(at): held.tokens[at.path] for at in held.requests}
+        assert other.locks() == []
 
 
-def test_a_request_that_is_lost_is_made_again(zookeeper: ZooKeeper) -> None:  # noqa: F811
-    """Whoever cannot know whether it has arrived looks, and finds nothing of its own."""
-    with wire(zookeeper.port) as between:
-        base = f"/tests/{uuid.uuid4().hex}"
-        with open_manager(f"zookeeper://127.0.0.1:{between.port}{base}") as manager:
-            manager.hold([shared("d/t")]).release()
-            between.lose_asked = lambda asked: between.lost == 0 and b"write-" in asked
-            with manager.hold([exclusive("d/t")], waiting=Waiting(retries=0)) as held:
-                assert between.lost == 1
-                held.check()
-                seen = {str(lock.request): lock.token for lock in manager.locks()}
-                assert seen == {str(at): held.tokens[at.path] for at in held.requests}
-
-
-def test_who_is_cut_off_for_long_is_soon_there_again(zookeeper: ZooKeeper) -> None:  # noqa: F811
+@pytest.mark.long
+def test_who_is_cut_off_for_long_is_soon_there_again(zookeeper: ZooKeeper, base: str) -> None:  # noqa: F811
     """The server gives sessions their time once more when it is back, which must be enough: with
     pauses that double without end a client comes as late again as the outage was long."""
     with wire(zookeeper.port) as between:
         hosts = f"127.0.0.1:{between.port}"
-        base = f"/tests/{uuid.uuid4().hex}"
         with open_manager(f"zookeeper://{hosts}{base}", session_ms=2 * SESSION_MS) as manager:
             between.lose_asked = lambda asked: True
-            due = time.monotonic() + WITHIN_S
-            while between.lost < 16:  # doubled so often, a tenth of a second is an hour
-                assert time.monotonic() < due
-                time.sleep(0.02)
+            # doubled so often, a tenth of a second is an hour
+            assert poll(lambda: between.lost >= 16, WITHIN_S * 1000)
             between.lose_asked = lambda asked: False
             manager.hold([exclusive("d/t")], waiting=PATIENT).release()
 
@@ -267,9 +257,7 @@ def client_of(manager: LockManager) -> KazooClient:
     return backend.client._client
 
 
-def test_no_folders_stay_behind(zookeeper: ZooKeeper) -> None:  # noqa: F811
-    """Partitions come and go for years, and ZooKeeper keeps all of its nodes in memory."""
-    base = f"/tests/{uuid.uuid4().hex}"
+def test_no_folders_stay_behind(zookeeper: ZooKeeper, base: str) -> None:  # noqa: F811
     with open_manager(f"zookeeper://{zookeeper.hosts}{base}") as other:
         with open_manager(f"zookeeper://{zookeeper.hosts}{base}") as manager:
             manager.hold([exclusive("d/t/p=1")]).release()
@@ -306,24 +294,23 @@ def test_a_release_leaves_the_parents_of_a_request_granted_meanwhile(
         assert [str(lock.request.path) for lock in one.locks()][:2] == ["d", "d/t"]
 
 
-def test_the_lost_reply_to_a_release_is_no_error(zookeeper: ZooKeeper) -> None:  # noqa: F811
-    """The locks are gone, and the job has done its work."""
-    with wire(zookeeper.port) as between:
-        base = f"/tests/{uuid.uuid4().hex}"
-        with open_manager(f"zookeeper://127.0.0.1:{between.port}{base}") as manager:
-            held = manager.hold([exclusive("d/t")])
-            manager.locks()
-            between.lose = lambda answer: between.lost == 0
-            held.release()
-            assert between.lost == 1
-            assert manager.locks() == []
+def test_the_lost_reply_to_a_release_is_no_error(zookeeper: ZooKeeper, base: str) -> None:  # noqa: F811
+    with (
+        wire(zookeeper.port) as between,
+        open_manager(f"zookeeper://127.0.0.1:{between.port}{base}") as manager,
+    ):
+        held = manager.hold([exclusive("d/t")])
+        manager.locks()
+        between.lose = lambda answer: between.lost == 0
+        held.release()
+        assert between.lost == 1
+        assert manager.locks() == []
 
 
 def test_a_holder_that_is_cut_off_is_told_before_others_get_its_lock(
     zookeeper: ZooKeeper,  # noqa: F811
+    base: str,
 ) -> None:
-    """It cannot be told by the server, which is what it is cut off from."""
-    base = f"/tests/{uuid.uuid4().hex}"
     with open_manager(f"zookeeper://{zookeeper.hosts}{base}") as other:
         with wire(zookeeper.port) as between:
             manager = open_manager(f"zookeeper://127.0.0.1:{between.port}{base}", session_ms=3_000)
@@ -337,7 +324,6 @@ def test_a_holder_that_is_cut_off_is_told_before_others_get_its_lock(
 
 
 def test_an_ended_session_tells_its_holder(zookeeper: ZooKeeper) -> None:  # noqa: F811
-    """An operator may end a session; whoever had locks must stop, and may then begin again."""
     with open_manager(f"zookeeper://{zookeeper.hosts}/tests/{uuid.uuid4().hex}") as manager:
         held = manager.hold([exclusive("d/t")])
         client = client_of(manager)
@@ -345,17 +331,14 @@ def test_an_ended_session_tells_its_holder(zookeeper: ZooKeeper) -> None:  # noq
         thief.start()
         thief.stop()
         thief.close()
-        due = time.monotonic() + WITHIN_S
-        while not held.lost:
-            assert time.monotonic() < due
-            time.sleep(0.02)
+        assert poll(lambda: held.lost, WITHIN_S * 1000)
         with pytest.raises(LockLost):
             held.check()
         with manager.hold([exclusive("d/t")], waiting=PATIENT) as again:
             again.check()
 
 
-def test_a_number_that_has_run_over_is_refused(zookeeper: ZooKeeper) -> None:  # noqa: F811
+def test_a_number_that_has_run_over_is_refused(zookeeper: ZooKeeper, base: str) -> None:  # noqa: F811
     """The order of a line is lost with it: two could have the same object."""
     base, seed = f"/tests/{uuid.uuid4().hex}", 7
     ticket = f"{Random(seed).getrandbits(128):032x}"
@@ -379,10 +362,7 @@ def test_a_session_in_a_store_that_others_end_tells_its_holder() -> None:
             held.check()
         other = open_stored(engine, lease_ms=LEASE_MS)
         with other.hold([exclusive("d/t")], waiting=PATIENT):
-            due = time.monotonic() + WITHIN_S
-            while not held.lost:
-                assert time.monotonic() < due
-                time.sleep(0.01)
+            assert poll(lambda: held.lost, WITHIN_S * 1000)
         with manager.hold([exclusive("d/t")]) as again:
             again.check()
         other.close()
