@@ -37,9 +37,9 @@ from txn.leases import exclusive, open_leases, tables
 from txn.leases.service import LeaseService
 from txn.locks import LockLost
 
-# How far the clocks of eight processes are off; the first ones are killed.
-HOURS = (0, 1, -7.5, 5, -1, 24, -48, 10_000)
-KILLED = 3
+# How far the clocks of processes are off; the first ones are killed.
+HOURS = (0, -7.5, 24, -48, 10_000)
+KILLED = 2
 TURNS = 8
 STEP = int(os.environ.get("TXN_STEP", "3"))  # of the steps of making tables, which is killed at
 WITHIN_S = 240
@@ -96,7 +96,7 @@ def wait_for_leases(log: Folder, count: int) -> None:
     assert poll(lambda: log.read_text().count('"lease"') >= wanted, WITHIN_S * 1000)
 
 
-def test_eight_processes_with_clocks_hours_apart_some_of_them_killed(
+def test_processes_with_clocks_hours_apart_some_of_them_killed(
     url: str, start: Start, tmp_path: Folder
 ) -> None:
     """Machines disagree about the time, and the one that is a day ahead must take no lease that
@@ -186,7 +186,9 @@ def finish(log: Folder, workers: list[subprocess.Popen[str]], url: str) -> None:
     assert anomalies(found) == []
 
 
-@pytest.mark.parametrize("what", ["grab", "wait", "extend", "drop"])
+@pytest.mark.parametrize(
+    "what", ["grab", pytest.param("wait", marks=pytest.mark.long), "extend", "drop"]
+)
 def test_whoever_is_killed_at_any_step_leaves_a_lease_that_ends_or_none(
     what: str, url: str, start: Start
 ) -> None:

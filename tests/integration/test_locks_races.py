@@ -46,7 +46,7 @@ from txn.policy import Policy
 from txn.stores import open_store
 from txn.testing.faulty import Call, Fault, FaultyStore, Reply
 
-PROCESSES, KILLED = 8, 4
+PROCESSES, KILLED = 5, 2
 TURNS = 25
 WITHIN_S = 240
 LEASE_MS = 12_000
@@ -120,7 +120,7 @@ def base() -> str:
     return f"/tests/{uuid.uuid4().hex}"
 
 
-def test_eight_processes_of_two_threads_some_of_them_killed(
+def test_processes_of_two_threads_some_of_them_killed(
     uri: str, start: Start, tmp_path: Folder
 ) -> None:
     log, rng = tmp_path / "log", Random(7)

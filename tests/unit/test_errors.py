@@ -38,13 +38,11 @@ KEY = Key("a", "d", "x", "t")
     ids=lambda error: type(error).__name__,
 )
 def test_errors_travel_between_processes(error: errors.TxnError) -> None:
-    """A task of Spark or a pool of processes raises them somewhere else than they are handled."""
     again = pickle.loads(pickle.dumps(error))
     assert (type(again), str(again), vars(again)) == (type(error), str(error), vars(error))
 
 
 def test_facts_come_last_and_unknown_ones_not_at_all() -> None:
-    """Messages are read by people and by grep."""
     error = errors.ConflictError("key is locked", key=KEY, holder=b"h")
     assert str(error) == f"key is locked key={KEY!r} holder=b'h'"
 
@@ -104,7 +102,6 @@ def test_every_error_says_whether_to_repeat_the_call_and_whether_it_wrote() -> N
 
 
 def test_the_table_of_the_docs_is_that_of_the_errors() -> None:
-    """It is read instead of the code."""
     page = Path(__file__).parents[2] / "docs" / "howto" / "service.md"
     rows = re.findall(r"^\| `(\w+)` \| (yes|no) \| (\w+) \|", page.read_text(), re.MULTILINE)
     assert {name for name, _, _ in rows} >= {"ConflictError", "NotApplied", "MaybeApplied"}

@@ -1,20 +1,18 @@
-"""The store that fails as planned: the simulation is worth as much as this is right."""
+"""The stores that fail as planned and that count: the simulation is worth as much as these are right."""
 
 from __future__ import annotations
 
 from collections.abc import Callable
-from pathlib import Path
-from random import Random
 from threading import Thread
 
 import pytest
 
-from txn import Engine, Key, MaybeApplied, Mutation, NotApplied, StoreError
+from txn import Key, MaybeApplied, NotApplied, StoreError
 from txn.clock import ManualClock
 from txn.model import Check, Edit, Family
 from txn.stores import open_store
 from txn.testing.counting import CountingStore
-from txn.testing.faulty import Call, Crash, Fault, FaultyStore, Plan, Reply, at, faultless
+from txn.testing.faulty import Crash, Fault, FaultyStore, Plan, Reply, at, faultless
 
 TABLE = b"data"
 X, Y = Key("x", "d", "v", TABLE), Key("y", "d", "v", TABLE)
@@ -37,19 +35,6 @@ def there(store: FaultyStore) -> str:
     return "".join(name for name, key in (("x", X), ("y", Y)) if cells[key])
 
 
-def test_without_a_fault_it_is_the_store_below() -> None:
-    """Whatever the simulation finds must come from the faults that it asked for."""
-    store = store_of()
-    assert store.check_and_put(CHECKS) == [True, True]
-    assert store.check_and_put(CHECKS) == [False, False]
-    store.write([Edit(X, b"2", 10**15)])
-    cell = store.read([X])[X]
-    assert cell is not None and cell.value == b"2"
-    assert [row.row for row in store.scan(TABLE)] == [b"x", b"y"]
-    assert store.describe(TABLE) == {b"d": Family()}
-    assert store.calls == 6
-
-
 @pytest.mark.parametrize("method", ["write", "check_and_put"])
 @pytest.mark.parametrize(
     ("applied", "expected"), [(None, "xy"), (NONE, ""), (FIRST, "x"), (BOTH, "xy")]
@@ -57,7 +42,6 @@ def test_without_a_fault_it_is_the_store_below() -> None:
 def test_a_lost_reply_leaves_what_was_applied(
     method: str, applied: frozenset[int] | None, expected: str
 ) -> None:
-    """A batch is not atomic, so any part of it may be there."""
     store = store_of(at({1: Fault(applied=applied, reply=Reply.MAYBE_APPLIED)}))
     with pytest.raises(MaybeApplied):
         getattr(store, method)(WRITES if method == "write" else CHECKS)
@@ -65,7 +49,6 @@ def test_a_lost_reply_leaves_what_was_applied(
 
 
 def test_a_refused_call_has_no_effect() -> None:
-    """NotApplied promises that for ever."""
     store = store_of(at({1: Fault(applied=NONE, reply=Reply.NOT_APPLIED)}))
     with pytest.raises(NotApplied):
         store.write(WRITES)
@@ -74,23 +57,13 @@ def test_a_refused_call_has_no_effect() -> None:
 
 
 def test_a_crashed_client_makes_no_further_call() -> None:
-    """Whatever code still runs after the crash, such as a finally, must not reach the store."""
     store = store_of(at({1: Fault(applied=FIRST, reply=Reply.CRASH)}))
     with pytest.raises(Crash):
         store.write(WRITES)
-    with pytest.raises(Crash):
+    with pytest.raises(Crash):  # whatever code still runs, such as a finally
         store.read([X])
     assert store.calls == 1
     assert there(store) == "x"
-
-
-def test_nothing_in_the_library_catches_a_crash() -> None:
-    """Code that did would tidy up after its own death, which nobody can."""
-    store = store_of()
-    engine = Engine(store, clock=ManualClock(), rng=Random(1))
-    store.plan = lambda call: Fault(reply=Reply.CRASH) if call.method == "write" else Fault()
-    with pytest.raises(Crash):
-        engine.commit([Mutation(X, b"1")])
 
 
 def test_a_late_item_happens_when_it_is_delivered() -> None:
@@ -106,17 +79,6 @@ def test_a_late_item_happens_when_it_is_delivered() -> None:
     assert found is not None and found.value == b"2"
 
 
-def test_a_request_may_happen_only_later() -> None:
-    """A lost reply, nothing applied, and then it lands all the same."""
-    store = store_of(at({1: Fault(applied=NONE, reply=Reply.MAYBE_APPLIED, late=BOTH)}))
-    with pytest.raises(MaybeApplied):
-        store.check_and_put(CHECKS)
-    assert there(store) == ""
-    late = store.deliver()
-    assert late.items == tuple(CHECKS)
-    assert there(store) == "xy"
-
-
 def test_a_repeated_call_reports_its_second_answer() -> None:
     """So a gateway turns the success of a checked write into a "no"."""
     store = store_of(at({1: Fault(twice=True)}))
@@ -126,14 +88,12 @@ def test_a_repeated_call_reports_its_second_answer() -> None:
 
 @pytest.mark.parametrize("method", ["read", "scan", "describe"])
 def test_reading_can_fail_too(method: str) -> None:
-    """A client may die between any two calls."""
     store = store_of(lambda call: Fault(reply=Reply.MAYBE_APPLIED))
     with pytest.raises(MaybeApplied):
         list(getattr(store, method)([X] if method == "read" else TABLE))
 
 
 def test_a_table_may_be_made_though_nobody_is_told() -> None:
-    """Set-up is repeated until it is acknowledged."""
     lost = Fault(reply=Reply.MAYBE_APPLIED)
     refused = Fault(applied=NONE, reply=Reply.NOT_APPLIED)
     store = store_of(at({1: refused, 3: lost}))
@@ -158,14 +118,6 @@ def test_a_read_with_checks_comes_early_or_late(early: bool) -> None:
     assert there(store) == "xy"
 
 
-def test_a_read_with_checks_may_fail_alone() -> None:
-    """The checks are what matters: the read is made afterwards."""
-    store = store_of(at({1: Fault(reply=Reply.MAYBE_APPLIED)}))
-    store.reads_early = lambda: True
-    check = Check(X, None, edits=(Edit(X, b"1", 5),))
-    assert store.check_and_read([check], [X]) == ([True], {X: (b"1", 5)}, {})
-
-
 def test_a_read_that_fails_after_checks_does_not_deny_them() -> None:
     """NotApplied promises that the whole call had no effect."""
     refused = Fault(applied=NONE, reply=Reply.NOT_APPLIED)
@@ -178,20 +130,6 @@ def test_a_read_that_fails_after_checks_does_not_deny_them() -> None:
         store.check_and_read([], [X])
 
 
-def test_a_plan_is_told_what_is_asked() -> None:
-    """Plans decide by the method and the items, and a trace prints them."""
-    seen: list[Call] = []
-
-    def plan(call: Call) -> Fault:
-        seen.append(call)
-        return Fault()
-
-    store = store_of(plan)
-    store.read([X])
-    store.write(WRITES)
-    assert seen == [Call(1, "read", (X,)), Call(2, "write", tuple(WRITES))]
-
-
 @pytest.mark.parametrize(
     ("fault", "message"),
     [
@@ -201,28 +139,8 @@ def test_a_plan_is_told_what_is_asked() -> None:
     ],
 )
 def test_faults_that_break_the_contract_are_refused(fault: dict[str, object], message: str) -> None:
-    """They would make the protocol fail for something that no store does."""
     with pytest.raises(ValueError, match=message):
         Fault(**fault)  # type: ignore[arg-type]
-
-
-def test_closing_closes_the_store_below(tmp_path: Path) -> None:
-    """A wrapper that kept it open would leave files and connections behind."""
-    store = FaultyStore(open_store(f"embedded://{tmp_path}/store"))
-    store.close()
-    with pytest.raises(StoreError):
-        store.describe(TABLE)
-
-
-# --- what is done together ----------------------------------------------------------------------
-
-
-def test_by_default_one_call_is_made_after_the_other() -> None:
-    """So that whatever may come between two of them is tried."""
-    store = store_of(at({2: Fault(applied=NONE, reply=Reply.NOT_APPLIED)}))
-    with pytest.raises(NotApplied):
-        store.atomically(lambda: (store.write(WRITES[:1]), store.write(WRITES[1:])))  # type: ignore[arg-type, func-returns-value]
-    assert there(store) == "x"
 
 
 @pytest.mark.parametrize(
@@ -238,7 +156,6 @@ def test_by_default_one_call_is_made_after_the_other() -> None:
 def test_where_it_is_one_transaction_it_is_one_call_with_one_fault(
     fault: Fault, expected: str
 ) -> None:
-    """All of it took effect or nothing, and what is told of that may be too little."""
     store = store_of(at({1: fault}))
     store.features |= {"atomic"}
     done: list[str] = []
@@ -255,7 +172,6 @@ def test_where_it_is_one_transaction_it_is_one_call_with_one_fault(
 
 
 def test_calls_of_other_threads_are_not_part_of_it(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Else they would have no fault, and their transactions would not be undone."""
     store = store_of(at({2: Fault(applied=NONE, reply=Reply.NOT_APPLIED)}))
     store.features |= {"atomic"}
     inner, errors = store._inner, list[StoreError]()
@@ -296,9 +212,48 @@ def test_checks_go_through_as_they_are() -> None:
     assert sent == [(first, second)] * 3 + [(first,)] * 2
 
 
-def test_checks_that_travel_with_a_read_may_be_applied_in_part() -> None:
-    """Nobody has an answer then, and nothing is read."""
-    store = store_of(at({1: Fault(FIRST, Reply.MAYBE_APPLIED)}))
-    with pytest.raises(MaybeApplied):
-        store.check_and_read(CHECKS, [X])
-    assert (store.calls, there(store)) == (1, "x")
+X, Y = Key("x", "d", "v", TABLE), Key("y", "d", "v", TABLE)
+
+
+def test_it_counts_calls_and_items_and_answers_as_the_store_below() -> None:
+    store = CountingStore(open_store("memory://", ManualClock()))
+    store.ensure_table(TABLE, {b"d": Family()})
+    store.write([Edit(X, b"1", 5), Edit(Y, b"1", 5)])
+    assert store.check_and_put([Check(X, b"2", ((X, b"3"),))]) == [False]
+    assert store.read([X])[X] == (b"1", 5)
+    assert store.read([X, Y])[Y] == (b"1", 5)
+    assert [row.row for row in store.scan(TABLE)] == [b"x", b"y"]
+    assert store.describe(TABLE) == {b"d": Family()}
+    assert store.calls == {
+        "ensure_table": 1,
+        "write": 1,
+        "check_and_put": 1,
+        "read": 2,
+        "scan": 1,
+        "describe": 1,
+    }
+    assert store.items["read"] == 3
+    assert store.items["write"] == 2
+    store.close()
+
+
+def test_what_is_counted_is_what_runs_below() -> None:
+    below = CountingStore(open_store("memory://", ManualClock()))
+    store = CountingStore(below)
+    store.ensure_table(TABLE, {b"d": Family()})
+    store.read([X], [Y])
+    store.atomically(lambda: store.write([Edit(X, b"1", 5)]))
+    store.compact(TABLE, 1)
+    store.check_and_read([Check(X, b"1", ((X, b"2"),))], [Y])
+    methods = ["ensure_table", "read", "atomically", "write", "compact", "check_and_read"]
+    assert [call.method for call in store.trace] == methods
+    assert below.trace == store.trace
+
+
+def test_a_call_that_fails_is_counted() -> None:
+    refused = Fault(applied=frozenset(), reply=Reply.NOT_APPLIED)
+    faulty = FaultyStore(open_store("memory://", ManualClock()), lambda call: refused)
+    store = CountingStore(faulty)
+    with pytest.raises(NotApplied):
+        store.write([Edit(X, b"1", 5)])
+    assert store.calls == {"write": 1}

@@ -22,7 +22,6 @@ MODULES = (databases, holds, lending, service)
 def test_an_interrupted_grab_leaves_the_connection_to_the_next_one(
     tmp_path: Path, twice: bool, every: int
 ) -> None:
-    """There is one for each file: after 36 interrupts it was gone, and later grabs hung."""
     url = f"sqlite:///{tmp_path}/leases.db"
     with open_leases(url) as leases, open_leases(url) as others:
 
@@ -40,7 +39,6 @@ def test_an_interrupted_grab_leaves_the_connection_to_the_next_one(
 
 @pytest.mark.long
 def test_an_interrupt_in_a_driver_leaves_the_file_to_others(tmp_path: Path) -> None:
-    """SQLAlchemy leaves a transaction open, or a statement that keeps a closed one alive."""
     url = f"sqlite:///{tmp_path}/leases.db"
     with open_leases(url) as leases, open_leases(url) as others:
         for seed in range(10):

@@ -19,7 +19,6 @@ def says(value: bytes) -> Cell:
 
 
 def test_one_lock_serves_a_row_and_family() -> None:
-    """Two columns are in each other's way, two families and two rows are not."""
     assert X.row_lock == X._replace(column=b"other").row_lock
     assert X.row_lock != X._replace(family=b"e").row_lock
     assert X.row_lock != X._replace(row=b"other").row_lock
@@ -27,7 +26,6 @@ def test_one_lock_serves_a_row_and_family() -> None:
 
 
 def test_what_is_written_is_read() -> None:
-    """Clients of all versions read what one has written."""
     for names in (b"", b"0123abcd", b"-,-,0123abcd"):
         lock = FencedLock(12, FREE, names)
         held = says(lock.take(b"T1@home"))
@@ -38,7 +36,6 @@ def test_what_is_written_is_read() -> None:
 
 
 def test_names_move_up_with_each_acquisition() -> None:
-    """Else a transaction without a row would take somebody else's place for its own."""
     free = FencedLock().commit_single(b"transaction.1.aaaaaaaa")
     assert free == b"1 aaaaaaaa"
     lock = read_lock(LOCK, says(read_lock(LOCK, says(free)).take(b"T")))
@@ -55,13 +52,11 @@ def test_names_move_up_with_each_acquisition() -> None:
 
 @pytest.mark.parametrize("cell", [None, says(b"")], ids=["absent", "empty"])
 def test_a_lock_that_was_never_taken_is_free(cell: Cell | None) -> None:
-    """The first transaction on a row finds nothing there."""
     assert (holder_of(LOCK, cell), read_lock(LOCK, cell)) == (FREE, FencedLock())
 
 
 @pytest.mark.parametrize("value", [NAME, b"@T1", b"012", b"-1", b"1@", b"1" * 20, b"\xff"])
 def test_what_no_lock_says_is_held_by_nobody_known(value: bytes) -> None:
-    """It is in the way, since nobody knows what it means, and has no count to go on from."""
     assert not is_row_key(holder_of(LOCK, says(value)))
     with pytest.raises(CorruptRowError, match="not a lock of the fenced protocol") as error:
         read_lock(LOCK, says(value))
@@ -69,6 +64,5 @@ def test_what_no_lock_says_is_held_by_nobody_known(value: bytes) -> None:
 
 
 def test_a_lock_of_six_phases_is_its_holder() -> None:
-    """Beside a key, whatever is there is a row key: also one that looks like a count."""
     assert holder_of(X.lock, says(b"3@T1")) == b"3@T1"
     assert holder_of(X.lock, None) == FREE

@@ -51,7 +51,6 @@ def test_interrupted_locks_are_released_at_the_next_contact(twice: bool) -> None
 
 @pytest.mark.parametrize("twice", [False, True])
 def test_an_interrupted_session_of_locks_lives_or_ends(twice: bool) -> None:
-    """A session without a heartbeat would lose its locks; one that nobody knows would not end."""
     store = open_store("memory://")
     with Engine(store) as engine:
         managers = [make_manager(engine, "one")]

@@ -26,7 +26,6 @@ def told(events: list[Event]) -> list[tuple[str, str, int]]:
 
 
 def test_each_call_is_told_once_and_passed_on_as_it_is() -> None:
-    """A store that nobody watches and one that is watched must do the same."""
     below, events = CountingStore(open_store("memory://", ManualClock())), list[Event]()
     store = MeasuredStore(below, events.append)
     store.ensure_table(TABLE, {b"d": Family()})
@@ -57,7 +56,6 @@ def test_each_call_is_told_once_and_passed_on_as_it_is() -> None:
 
 
 def test_what_a_failed_call_has_done_is_told_in_three_ways() -> None:
-    """Who looks at a graph must not take one that may have been applied for one that was not."""
     faulty, events = FaultyStore(open_store("memory://", ManualClock())), list[Event]()
     store = MeasuredStore(faulty, events.append)
     store.ensure_table(TABLE, {b"d": Family()})
@@ -164,7 +162,6 @@ def test_what_is_done_together_is_told_when_it_is_over() -> None:
 
 
 def test_an_engine_measures_what_is_watched_and_nothing_else() -> None:
-    """Nobody pays for what nobody looks at."""
     world = World()
     below = CountingStore(world.store)
     watched = world.client(below, seed=3)  # type: ignore[arg-type]
@@ -184,7 +181,6 @@ def test_an_engine_measures_what_is_watched_and_nothing_else() -> None:
 
 
 def test_a_scan_that_breaks_off_tells_how_far_it_came() -> None:
-    """It is the store that failed, after many rows, and not its first answer."""
     world = World()
     for name in "xyz":
         world.put(X._replace(row=name.encode()), b"1")

@@ -1,15 +1,21 @@
-"""One word for one thing: what is public has a name of its own."""
+"""One word for one thing: what is public has a name of its own. What `import txn` loads."""
 
 from __future__ import annotations
 
 import ast
+import json
+import re
+import subprocess
+import sys
+import tomllib
 from collections import defaultdict
 from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 
-pytestmark = pytest.mark.fast
+import txn
+
 ROOT = Path(__file__).parents[2]
 MODULES = [path for name in ("txn", "recovery") for path in sorted((ROOT / name).rglob("*.py"))]
 MOODS = {"hopeful", "withholds", "let_pass", "untold", "told", "meant", "taken", "as_a_crash_would"}
@@ -27,7 +33,6 @@ def place(path: Path) -> str:
 
 
 def test_no_two_public_names_mean_different_things() -> None:
-    """Who searches for a name finds one thing, or the twins that are named here."""
     found: dict[str, list[str]] = defaultdict(list)
     for path in MODULES:
         if "commands" not in path.relative_to(ROOT).parts:  # those are the names of commands
@@ -39,7 +44,6 @@ def test_no_two_public_names_mean_different_things() -> None:
 
 
 def test_no_function_is_named_by_a_mood() -> None:
-    """A function is a verb and a noun."""
     named = {
         node.name.strip("_")
         for path in MODULES
@@ -145,3 +149,38 @@ TWINS = {
     **dict.fromkeys(("explain_error", "handler", "is_durable", "scan_of"), BOTH),
 }
 """Names that stand in several modules and mean the same there, and why."""
+
+
+HEAVY = {
+    *("asyncio", "difflib", "http", "kazoo", "lmdb", "opentelemetry"),
+    *("pyspark", "prometheus_client", "rich", "shutil", "socket", "ssl", "subprocess"),
+    *("tempfile", "thriftpy2", "typer"),
+}
+COMMIT = """
+with txn.connect("memory://", table="t") as engine:
+    engine.ensure_table("t", ["d"])
+    engine.commit([txn.Mutation(txn.Key("r", "d", "c"), "1")])
+"""
+
+
+@pytest.mark.parametrize(("work", "most"), [("", 120), (COMMIT, 145)], ids=["import", "commit"])
+def test_a_first_commit_loads_only_what_it_needs(work: str, most: int) -> None:
+    code = "import json, sys; before = set(sys.modules)\nimport txn\n" + work
+    code += "print(json.dumps(sorted(set(sys.modules) - before)))"
+    words = [sys.executable, "-c", code]
+    loaded = json.loads(subprocess.run(words, capture_output=True, check=True, cwd=ROOT).stdout)
+    assert HEAVY & set(loaded) == set()
+    assert len(loaded) <= most
+
+
+def test_the_names_that_are_loaded_late_are_there() -> None:
+    assert {name for name in txn.__all__ if not hasattr(txn, name)} == set()
+    assert not hasattr(txn, "AsyncBoat")
+
+
+def test_the_version_follows_the_last_release() -> None:
+    """Unreleased changes refuse the databases of the release, so they need another number."""
+    unreleased, last = (ROOT / "CHANGELOG.md").read_text().split("\n## ")[1:3]
+    now = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]["version"]
+    assert (now == last.split()[0]) == ("\n- " not in unreleased)
+    assert re.fullmatch(r"\d+\.\d+\.\d+(\.dev\d+)?", txn.__version__)

@@ -17,7 +17,6 @@ from txn.protocol.statuses import ProtocolName
 from txn.stores.hbase.places import is_final
 from txn.testing.faulty import Call, Fault, Reply
 
-pytestmark = pytest.mark.fast
 CLOSED = b"closed"
 Z = Key("z", "d", "x", CLOSED)
 PATIENT = Policy(**{name: getattr(POLICY, name) for name in ("attempts", "lock_ttl_ms")})
@@ -51,7 +50,6 @@ PROTOCOLS = pytest.mark.parametrize("protocol", get_args(ProtocolName))
 
 @PROTOCOLS
 def test_it_is_told_at_once_and_leaves_nothing(protocol: ProtocolName) -> None:
-    """It took 15 s, and the next commit of another key 25 s."""
     world = Refusing(protocol)
     for keys in ([Z], [X, Z]):
         with pytest.raises(AbortedError, match="the table refuses it") as caught:
@@ -65,7 +63,6 @@ def test_it_is_told_at_once_and_leaves_nothing(protocol: ProtocolName) -> None:
 
 @PROTOCOLS
 def test_others_of_a_batch_go_on(protocol: ProtocolName) -> None:
-    """They need other tables."""
     world = Refusing(protocol)
     requests = [([Mutation(key, b"1")], []) for key in (X, Z, Y)]
     results = world.engine.commit_many(requests)
@@ -74,14 +71,12 @@ def test_others_of_a_batch_go_on(protocol: ProtocolName) -> None:
 
 
 def test_what_may_have_been_done_before_is_not_denied() -> None:
-    """The reply to the first request was lost; the second one was refused."""
     world = Refusing("fenced", lost=True)
     with pytest.raises(CommitOutcomeUnknown):
         world.engine.commit([Mutation(Z, b"1")])
 
 
 def test_what_was_done_before_it_was_refused_is_committed() -> None:
-    """The lock names its transaction."""
     world = Refusing("fenced")
 
     def refuse(call: Call) -> Fault:
@@ -96,7 +91,6 @@ def test_what_was_done_before_it_was_refused_is_committed() -> None:
 
 
 def test_what_cannot_be_looked_at_is_unknown() -> None:
-    """Nobody says whether the request was carried out."""
     world = Refusing("fenced")
     plan = world.refuse
 
@@ -111,7 +105,6 @@ def test_what_cannot_be_looked_at_is_unknown() -> None:
 
 @PROTOCOLS
 def test_without_the_transaction_table_nothing_was_committed(protocol: ProtocolName) -> None:
-    """It may be that one which is read-only."""
     world = Refusing(protocol)
 
     def refuse(call: Call) -> Fault:
@@ -126,7 +119,6 @@ def test_without_the_transaction_table_nothing_was_committed(protocol: ProtocolN
 
 @PROTOCOLS
 def test_a_read_that_a_table_refuses_has_written_nothing(protocol: ProtocolName) -> None:
-    """Of another call, the same error says that nobody knows."""
     world = Refusing(protocol)
 
     def refuse(call: Call) -> Fault:

@@ -14,8 +14,6 @@ from txn.errors import ConflictError, DeadlineError
 from txn.model import Family
 from txn.protocol import locks
 
-pytestmark = pytest.mark.fast
-
 
 class Forgetful(dict[Any, Any]):
     """Has forgotten everything as soon as somebody has asked whether it knows something."""
@@ -39,7 +37,6 @@ def test_a_holder_that_others_forget_meanwhile_is_in_the_way_all_the_same() -> N
 def test_what_was_written_is_forgotten_for_later_looks_only(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    """A thread that has seen that a version is overtaken looks the cell up again."""
     monkeypatch.setattr(locks, "REMEMBERED", 1)
     contention = World().engine._backend._contention
     contention._note_written([Mutation(X, b"1")], 7)
@@ -61,7 +58,6 @@ class Meddling(bytes):
 
 
 def test_a_table_is_forgotten_while_others_meet_more() -> None:
-    """It was a RuntimeError, raised by a commit that had ended."""
     families = World().engine._backend._families
     name = Meddling(b"odd")
     name.families = families
