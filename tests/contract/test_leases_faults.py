@@ -203,7 +203,8 @@ def test_a_role_may_have_settings_of_its_own(
     with postgresql.connect() as session:
         for setting in (*SETTINGS, *encoded):
             session.execute(f'ALTER DATABASE "{url.database}" SET {setting}')
-    with open_leases(url.render_as_string(hide_password=False)) as service:
+    options = "&prepare_threshold=0&application_name=a%20b&keepalives_count=1"  # of the driver
+    with open_leases(url.render_as_string(hide_password=False) + options) as service:
         lease_id = service.grab_lease([exclusive("d/t")], 1234.5678901, user="grüße\\'x ☃")
         (lease,) = service.list_lease()
         assert lease.user == "grüße\\'x ☃"
@@ -212,16 +213,6 @@ def test_a_role_may_have_settings_of_its_own(
         until = service.extend_lease(lease_id)
         assert timedelta(0) <= service.now() + timedelta(seconds=1234.5678901) - until < minute
         assert service.drop_lease(lease_id) == 1
-
-
-@pytest.mark.parametrize(
-    "option",
-    ["prepare_threshold=0", "prepare_threshold=none", "application_name=a%20b&keepalives_count=1"],
-)
-def test_options_of_the_driver_may_be_in_the_url(postgresql: PostgreSQL, option: str) -> None:
-    with open_leases(f"{postgresql.new_database()}&{option}") as service:
-        for _ in range(8):
-            service.drop_lease(service.grab_lease([exclusive("d/t")], LONG_S))
 
 
 def test_an_outage_ends_and_errors_say_whether_it_happened(
@@ -536,23 +527,6 @@ def test_a_fork_within_a_transaction_cannot_use_the_leases(
         forked.set()
         assert working.result(WITHIN_S) == 1
         assert idle.grab_lease([exclusive("d/t")], LONG_S) == 2
-
-
-def test_a_fork_that_leaves_the_block_does_not_drop_what_its_parent_holds(
-    database_url: str,
-) -> None:
-    with open_leases(database_url) as leases:
-        with leases.hold([exclusive("d/t")], LONG_S) as held:
-
-            def in_a_child() -> None:
-                with held:
-                    held.check()
-                held.release()
-                os._exit(0)
-
-            assert in_child(in_a_child) == 0
-            held.check()
-        assert leases.list_lease() == []
 
 
 STOPPED = """

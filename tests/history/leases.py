@@ -10,8 +10,10 @@ from __future__ import annotations
 from collections.abc import Iterable
 from dataclasses import dataclass
 from datetime import datetime
+from typing import NamedTuple
 
-from txn.locks import LockRequest, Mode
+from txn.locks import LockRequest
+from txn.locks.model import in_order
 
 
 @dataclass(frozen=True, slots=True)
@@ -25,67 +27,30 @@ class Stay:
     left: datetime | None
 
 
-@dataclass(frozen=True, slots=True)
-class Overlap:
-    """Two had leases at one time that deny each other."""
+class Anomaly(NamedTuple):
+    """What cannot be, and of which stays."""
 
+    what: str
     first: Stay
     second: Stay
-
-
-@dataclass(frozen=True, slots=True)
-class Endless:
-    """A lease has no end."""
-
-    stay: Stay
-
-
-@dataclass(frozen=True, slots=True)
-class OutOfOrder:
-    """A lease was asked for when another one was held already, and has no larger id."""
-
-    first: Stay
-    second: Stay
-
-
-Anomaly = Overlap | Endless | OutOfOrder
 
 
 def anomalies(history: Iterable[Stay]) -> list[Anomaly]:
     """Return what cannot be; nothing where the history is as leases promise."""
     stays = sorted(history, key=lambda stay: stay.entered)
-    found: list[Anomaly] = [Endless(stay) for stay in stays if stay.left is None]
-    there: list[Stay] = []
-    for stay in stays:
-        there = [other for other in there if other.left is None or other.left > stay.entered]
-        found += [Overlap(other, stay) for other in there if deny(other.claims, stay.claims)]
-        there.append(stay)
-    return found + _out_of_order(stays)
+    found = [Anomaly("without an end", stay, stay) for stay in stays if stay.left is None]
+    for number, stay in enumerate(stays):
+        for before in stays[:number]:
+            is_there = before.left is None or before.left > stay.entered
+            if is_there and deny(before.claims, stay.claims):
+                found.append(Anomaly("held at one time", before, stay))
+            if before.entered < stay.asked and before.lease_id >= stay.lease_id:
+                found.append(Anomaly("asked for later without a larger id", before, stay))
+    return found
 
 
 def deny(some: Iterable[LockRequest], others: Iterable[LockRequest]) -> bool:
-    """Whether two leases deny each other: a claim is on all that lies in its object, and whoever
-    claims a part of something only keeps others from having all of it alone."""
-    others = tuple(others)
-    return any(_denies(one, other) or _denies(other, one) for one in some for other in others)
-
-
-def _denies(outer: LockRequest, inner: LockRequest) -> bool:
-    if outer.path == inner.path:
-        return Mode.EXCLUSIVE in {outer.mode, inner.mode}
-    return outer.mode is Mode.EXCLUSIVE and outer.path in inner.path.parents
-
-
-def _out_of_order(stays: list[Stay]) -> list[Anomaly]:
-    found: list[Anomaly] = []
-    largest: Stay | None = None
-    entered = iter(stays)
-    coming = next(entered, None)
-    for stay in sorted(stays, key=lambda stay: stay.asked):
-        while coming is not None and coming.entered < stay.asked:
-            if largest is None or coming.lease_id > largest.lease_id:
-                largest = coming
-            coming = next(entered, None)
-        if largest is not None and largest.lease_id >= stay.lease_id:
-            found.append(OutOfOrder(largest, stay))
-    return found
+    """Whether two leases deny each other, as locks do: each parent is locked as shared."""
+    theirs = {each.path: each.mode for each in in_order(others)}
+    mine = [each for each in in_order(some) if each.path in theirs]
+    return not all(each.mode.allows(theirs[each.path]) for each in mine)

@@ -8,7 +8,6 @@ from datetime import datetime, timedelta
 from functools import partial
 from pathlib import Path as Folder
 from subprocess import CompletedProcess
-from typing import Any
 
 import pytest
 from typer.testing import CliRunner, Result
@@ -17,14 +16,10 @@ from recovery.commands import app
 from tests.integration.commands import run_apart, run_here
 from tests.integration.postgresql import PostgreSQL
 from txn import connect
-from txn.errors import InvalidRequestError
-from txn.leases import exclusive, open_leases, opening, path, shared
+from txn.leases import exclusive, open_leases, opening, shared
 from txn.leases.service import LeaseService
-from txn.locks.hive.model import Column, Table, Tables
-from txn.locks.statements import DropLeases, ShowLeases, ShowLocks, parse_statements
 
 Run = Callable[..., CompletedProcess[str]]
-CATALOG = Tables({path("d/t"): Table((Column("p", "int"), Column("q", "string")))})
 
 
 @pytest.fixture
@@ -87,7 +82,6 @@ def test_a_lease_by_hand_from_first_to_last(call: Run, tmp_path: Folder) -> None
 def test_leases_are_dropped_by_force_only_where_that_is_said(
     call: Run, leases: LeaseService
 ) -> None:
-    """A forgotten argument must not end the work of everybody."""
     for table in ("d/t/p=1", "d/t", "d/u"):
         leases.grab_lease([shared(table)], 3600)
     assert call("leases", "force-drop").returncode == 2
@@ -111,7 +105,6 @@ def test_leases_are_dropped_by_force_only_where_that_is_said(
 def test_what_cannot_be_is_an_error_of_one_line(
     arguments: list[str], said: str, call: Run, leases: LeaseService
 ) -> None:
-    """A person reads it, and a script goes by the code."""
     done = call("leases", *arguments)
     assert (done.returncode, done.stdout) == (2, "")
     assert said in done.stderr
@@ -119,7 +112,6 @@ def test_what_cannot_be_is_an_error_of_one_line(
 
 
 def test_looking_makes_no_file(call: Run, tmp_path: Folder) -> None:
-    """A mistyped path is an error, not an empty answer."""
     done = call("leases", "ls", "--leases", f"sqlite:///{tmp_path}/typo")
     assert (done.returncode, "no such file" in done.stderr) == (2, True)
     assert not (tmp_path / "typo").exists()
@@ -151,25 +143,7 @@ def test_without_any_setting_leases_are_in_a_file_of_the_user_and_that_is_said(
     assert called_here("ls", "--leases", f"sqlite:///{file}").stderr == ""
 
 
-def test_the_leases_of_the_machine_are_found_by_commands_and_programs(
-    tmp_path: Folder, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """Both must look in one place, or they would not exclude each other."""
-    monkeypatch.setattr(opening, "MACHINE", tmp_path)
-    monkeypatch.delenv(opening.VARIABLE, raising=False)
-    assert called_here("where").output == f"sqlite:///{tmp_path}/leases.sqlite\n"
-    assert called_here("grab", "d/t", "-x", "--for", "1h").output == "1\n"
-    with open_leases() as machine:
-        assert [lease.lease_id for lease in machine.list_lease()] == [1]
-    monkeypatch.setenv(opening.VARIABLE, f"sqlite:///{tmp_path}/other")
-    with open_leases() as other:
-        assert other.list_lease() == []
-        assert other.connections.url.database == f"{tmp_path}/other"
-    assert called_here("ls", "--json").output == ""
-
-
 def test_where_leases_are_is_told_without_a_password(call: Run) -> None:
-    """It is copied into mails."""
     url = "postgresql+psycopg://ann:secret@127.0.0.1:1/leases"
     (found,) = lines(call("leases", "where", "--json", TXN_LEASES=url))
     assert found == {"url": url.replace("secret", "***")}
@@ -182,7 +156,6 @@ def test_where_leases_are_is_told_without_a_password(call: Run) -> None:
 
 
 def test_the_commands_work_on_postgresql(call: Run, postgresql: PostgreSQL) -> None:
-    """Its URL is in the environment, where a password can be kept."""
     url = postgresql.new_database()
     assert call("leases", "grab", "d/t", "--for", "1h", TXN_LEASES=url).stdout == "1\n"
     assert "d/t" in call("sql", "SHOW LEASE d.t", TXN_LEASES=url).stdout
@@ -191,7 +164,6 @@ def test_the_commands_work_on_postgresql(call: Run, postgresql: PostgreSQL) -> N
 def test_statements_about_leases_need_no_lock_manager_and_the_other_way_round(
     call: Run, leases: LeaseService, tmp_path: Folder
 ) -> None:
-    """Many have only one of the two; a text may ask both."""
     leases.grab_lease([exclusive("d/t/p=1")], 3600)
     (shown,) = lines(call("sql", "SHOW LEASE d.t PARTITION (p=1)", "--json"))
     assert (shown["path"], shown["lease_type"]) == ("d/t/p=1", "x")
@@ -207,89 +179,9 @@ def test_statements_about_leases_need_no_lock_manager_and_the_other_way_round(
     assert (again.returncode, again.stdout) == (1, "dropped no claim\n")
 
 
-def test_a_statement_drops_the_table_that_it_names_in_any_case(
-    call: Run, leases: LeaseService
-) -> None:
-    """`sales.Orders` is one table, whoever has leased it by which spelling; no other is touched."""
-    for name in ("Sales/ORDERS/day=Mon", "sales/orders_old"):
-        leases.grab_lease([exclusive(name)], 3600)
-    dropped = call("sql", "DROP FORCE LEASE sales.Orders")
-    assert dropped.stdout == "dropped 1 claim of sales/orders\n"
-    assert [str(lease.path) for lease in leases.list_lease()] == ["sales/orders_old"]
-
-
 def test_nothing_is_done_where_something_is_missing(call: Run, leases: LeaseService) -> None:
-    """Half of a script that was done is worse than none."""
     leases.grab_lease([shared("d/t")], 3600)
     for sql in ("DROP FORCE LEASE *; SHOW LOCKS", "DROP FORCE LEASE *; SELECT 1"):
         done = call("sql", sql)
         assert (done.returncode, done.stdout) == (2, "")
     assert len(leases.list_lease()) == 1
-
-
-@pytest.mark.parametrize(
-    ("sql", "expected"),
-    [
-        ("SHOW LEASE *", ShowLeases(None)),
-        ("show lease T", ShowLeases(path("d/t"))),
-        ("SHOW LEASE e.`t`", ShowLeases(path("e/t"))),
-        ("SHOW LEASE t PARTITION (q='x', p=1)", ShowLeases(path("d/t/p=1/q=x"))),
-        ("SHOW LEASE t PARTITION (p=1)", ShowLeases(path("d/t/p=1"))),
-        ("USE e; SHOW LEASE t", ShowLeases(path("e/t"))),
-        ("DROP FORCE LEASE *", DropLeases(None)),
-        ("DROP FORCE LEASE t", DropLeases(path("d/t"))),
-        ("DROP FORCE LEASE u PARTITION (a=1, b='2')", DropLeases(path("d/u/a=1/b=2"))),
-        ("SHOW LOCKS t", ShowLocks(path("d/t"), extended=False)),
-    ],
-)
-def test_each_form_is_understood(sql: str, expected: object) -> None:
-    """Names are as in Hive's own statements."""
-    assert parse_statements(sql, {"hive.current.database": "d"}, CATALOG) == [expected]
-
-
-@pytest.mark.parametrize(
-    "sql",
-    [
-        "SHOW LEASE",
-        "SHOW LEASES *",
-        "SHOW LEASE * t",
-        "SHOW LEASE t u",
-        "DROP FORCE LEASE",
-        "DROP LEASE t",
-        "DROP FORCE LEASE t PARTITION (q='x')",
-        "DROP FORCE LEASE t PARTITION (p)",
-        "DROP FORCE LEASE t PARTITION (p > 1)",
-        "DROP FORCE LEASE t PARTITION (nope=1)",
-        "DROP FORCE LEASE t PARTITION (p=1) CASCADE",
-    ],
-)
-def test_anything_else_is_refused(sql: str) -> None:
-    """A partition that is not certain must not stand for the whole table."""
-    with pytest.raises(InvalidRequestError):
-        parse_statements(sql, {"hive.current.database": "d"}, CATALOG)
-
-
-def run(leases: LeaseService, sql: str) -> list[Any]:
-    found: list[Any] = []
-    for each in parse_statements(sql):
-        assert isinstance(each, ShowLeases | DropLeases)
-        call = leases.list_lease if isinstance(each, ShowLeases) else leases.force_drop_lease
-        found.append(call([] if each.within is None else [each.within]))
-    return found
-
-
-def test_who_denies_a_partition_is_shown_with_it(leases: LeaseService) -> None:
-    """Whoever has all of the table has its partitions, too."""
-    leases.grab_lease([exclusive("d/t")], 3600)
-    leases.grab_lease([shared("d/u")], 3600)
-    (of_part,) = run(leases, "SHOW LEASE d.t PARTITION (p=1)")
-    assert [str(each.request) for each in of_part] == ["X d/t"]
-
-
-def test_statements_are_about_an_object_and_what_lies_in_it(leases: LeaseService) -> None:
-    """Whoever wants a table free wants its partitions free."""
-    leases.grab_lease([exclusive("d/t/p=1"), shared("d/u"), shared("e/t")], 3600)
-    (of_table,) = run(leases, "SHOW LEASE d.t")
-    assert [str(each.path) for each in of_table] == ["d/t/p=1"]
-    assert run(leases, "DROP FORCE LEASE d.t; DROP FORCE LEASE *") == [1, 2]
-    assert leases.list_lease() == []

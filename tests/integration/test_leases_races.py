@@ -10,7 +10,6 @@ import json
 import os
 import subprocess
 from collections.abc import Callable, Iterator, Sequence
-from concurrent.futures import ThreadPoolExecutor
 from datetime import timedelta
 from itertools import count
 from pathlib import Path as Folder
@@ -24,10 +23,8 @@ from tests.integration.lease_worker import (
     LONG_S,
     SHORT_S,
     Death,
-    LeaseLog,
     history,
     over,
-    race,
 )
 from tests.integration.postgresql import PostgreSQL, mortal_postgresql  # noqa: F401
 from tests.integration.workers import Start, starting
@@ -109,14 +106,6 @@ def test_processes_with_clocks_hours_apart_some_of_them_killed(
         worker.wait()
     wait_for_leases(log, 20)
     finish(log, workers[KILLED:], url)
-
-
-@pytest.mark.long
-def test_sixteen_threads_of_one_service(url: str, tmp_path: Folder) -> None:
-    log = tmp_path / "log"
-    with open_leases(url) as leases, ThreadPoolExecutor(16) as pool:
-        list(pool.map(lambda seed: race(leases, LeaseLog(log), seed, range(TURNS)), range(16)))
-    finish(log, [], url)
 
 
 @pytest.mark.long

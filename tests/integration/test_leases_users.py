@@ -98,7 +98,6 @@ def test_users_of_one_machine_keep_each_other_out_where_its_administrator_has_ma
 
 
 def test_who_may_not_use_the_leases_of_the_machine_is_not_given_others(machine: Path) -> None:
-    """He would believe that all the others are kept out. To name his own he is free."""
     as_user(ANN, [GROUP], grab)
     own = machine.parent / "own"
     own.mkdir()
@@ -121,7 +120,6 @@ def test_who_may_not_use_the_leases_of_the_machine_is_not_given_others(machine: 
 
 
 def test_a_folder_of_one_user_is_as_private_as_he_likes(machine: Path) -> None:
-    """Only a folder whose group is handed on to its files is meant to be shared."""
     machine.chmod(0o700)
     if HAS_OTHERS:
         os.chown(machine, ANN, ANN)

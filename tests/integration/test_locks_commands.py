@@ -42,7 +42,6 @@ def lines(done: CompletedProcess[str]) -> list[dict[str, object]]:
 
 
 def test_locks_by_hand_from_first_to_last(run: Run, uri: str) -> None:
-    """Take them, see them, be refused, release them, in several processes."""
     apart = partial(run_apart, TXN_LOCKS=uri)
     taken = lines(apart("locks", "acquire", "-x", "sales/orders/day=1", "--json"))
     assert taken[-1] == {"path": "sales/orders/day=1", "mode": "exclusive"}
@@ -57,7 +56,6 @@ def test_locks_by_hand_from_first_to_last(run: Run, uri: str) -> None:
 
 
 def test_statements_about_locks(run: Run) -> None:
-    """As in Hive's own console, settings and all."""
     script = "USE sales; LOCK TABLE orders PARTITION (day='1', hour=2) EXCLUSIVE; SHOW LOCKS"
     done = run("sql", script, "--partitioned", "sales.orders=hour,day")
     assert done.returncode == 0, done.stderr
@@ -73,7 +71,6 @@ def test_statements_about_locks(run: Run) -> None:
 
 
 def test_what_a_statement_needs_is_told_without_a_manager(run: Run) -> None:
-    """It is asked while a script is being written, far from the cluster."""
     sql = "INSERT INTO t PARTITION (p=1) SELECT * FROM u"
     done = run("locks", "explain", sql, "--database", "d", TXN_LOCKS="")
     needed = ["shared    d", "shared    d/t", "exclusive d/t/p=1", "shared    d/u"]
@@ -84,15 +81,7 @@ def test_what_a_statement_needs_is_told_without_a_manager(run: Run) -> None:
     assert run("locks", "explain", "SHOW TABLES").stdout == "no locks are needed\n"
 
 
-def test_names_by_hand_and_in_statements_are_the_same_in_any_case(run: Run) -> None:
-    """An operator's lock must keep out who names the table as Hive does."""
-    assert run("locks", "acquire", "default/T1", "--exclusive").returncode == 0
-    assert run("sql", "LOCK TABLE T1 EXCLUSIVE").returncode == 1
-    assert run("locks", "release", "DEFAULT/t1").stdout == "released 1 lock on default/t1\n"
-
-
 def test_looking_makes_no_store(run: Run, tmp_path: Path) -> None:
-    """A mistyped path is an error, not an empty answer."""
     done = run("locks", "ls", "--locks", f"embedded://{tmp_path}/typo")
     assert done.returncode == 2
     assert not (tmp_path / "typo").exists()
@@ -101,7 +90,6 @@ def test_looking_makes_no_store(run: Run, tmp_path: Path) -> None:
 def test_the_queue_is_shown_with_all_that_is_known_of_who_is_in_it(
     capsys: pytest.CaptureFixture[str],
 ) -> None:
-    """Whoever waits wants to know for whom, and whether that one is still about."""
     reader, writer = Owner("ann", "alpha", "SELECT [1]"), Owner("bob", "beta", "DROP\n TABLE t")
     locks = [
         Lock(shared("d/t"), reader, NOON, granted=True, token=5),
@@ -121,7 +109,6 @@ def test_the_queue_is_shown_with_all_that_is_known_of_who_is_in_it(
 
 
 def test_what_a_running_job_holds_is_in_the_list(run: Run, uri: str) -> None:
-    """A job that seems to hang is looked for here."""
     with open_manager(uri) as manager:
         manager.hold([shared("d/t")], query="SELECT * FROM t")
         listed = lines(run("locks", "ls", "--extended", "--json"))

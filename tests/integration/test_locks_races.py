@@ -12,7 +12,6 @@ import signal
 import time
 import uuid
 from collections.abc import Iterator, Sequence
-from concurrent.futures import ThreadPoolExecutor
 from itertools import pairwise
 from pathlib import Path as Folder
 from random import Random
@@ -27,11 +26,10 @@ from tests.integration.lock_worker import (
     PATIENT,
     SESSION_MS,
     opened,
-    race,
     write_guarded,
 )
 from tests.integration.serving import wire
-from tests.integration.workers import Log, Start, starting, told
+from tests.integration.workers import Start, starting, told
 from tests.integration.zookeeper import ZooKeeper, zookeeper  # noqa: F401  (a fixture)
 from txn import Key, connect
 from txn.client.engine import Engine
@@ -138,20 +136,6 @@ def test_processes_of_two_threads_some_of_them_killed(
     check(found)
     # On a busy machine a session may end before its process: then nobody is sure of its locks.
     assert len(found) >= (PROCESSES - KILLED) * TURNS
-
-
-@pytest.mark.long
-def test_sixteen_threads_of_one_manager(uri: str, tmp_path: Folder) -> None:
-    log = Log(tmp_path / "log")
-    manager = opened(uri, "threads", 10 * SESSION_MS)
-    with ThreadPoolExecutor(16) as pool:
-        failed = list(pool.map(lambda seed: race(manager, log, seed, 10), range(16)))
-    assert failed == [0] * 16
-    assert manager.locks() == []
-    manager.close()
-    found = stays(tmp_path / "log")
-    check(found)
-    assert len(found) >= 80
 
 
 def test_a_paused_holder_cannot_harm(uri: str, start: Start, tmp_path: Folder) -> None:

@@ -1,4 +1,4 @@
-"""The bytes of a transaction row and of its key: what goes in comes out, and damage is never guessed."""
+"""The bytes of a transaction row and its key: what goes in comes out, damage is never guessed."""
 
 from __future__ import annotations
 

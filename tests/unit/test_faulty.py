@@ -1,4 +1,4 @@
-"""The stores that fail as planned and that count: the simulation is worth as much as these are right."""
+"""Stores that fail as planned, and that count: simulations are worth as much as these are right."""
 
 from __future__ import annotations
 

@@ -14,8 +14,10 @@ from txn.locks.hive.model import Column, Table, Tables
 from txn.locks.hive.sql import requests
 from txn.locks.opening import open_stored
 from txn.locks.statements import (
+    DropLeases,
     ExplainLocks,
     ReleaseLocks,
+    ShowLeases,
     ShowLocks,
     TakeLock,
     explain_statements,
@@ -84,6 +86,13 @@ def shown(sql: str, manager: LockManager) -> list[str]:
         ("UNLOCK DATABASE d", ReleaseLocks(path("d"))),
         ("LOCK TABLE t EXCLUSIVE", TakeLock(exclusive("default/t"), "LOCK TABLE t EXCLUSIVE")),
         ("LOCK DATABASE d SHARED", TakeLock(shared("d"), "LOCK DATABASE d SHARED")),
+        ("SHOW LEASE *", ShowLeases(None)),
+        ("show lease T", ShowLeases(path("default/t"))),
+        ("SHOW LEASE e.`t`", ShowLeases(path("e/t"))),
+        ("SHOW LEASE t PARTITION (q='x', p=1)", ShowLeases(path("default/t/p=1/q=x"))),
+        ("USE e; SHOW LEASE t", ShowLeases(path("e/t"))),
+        ("DROP FORCE LEASE *", DropLeases(None)),
+        ("DROP FORCE LEASE u PARTITION (a=1, b='2')", DropLeases(path("default/u/a=1/b=2"))),
         ("\ufeffSHOW LOCKS d.t", ShowLocks(path("d/t"), False)),  # from an editor's file
     ],
 )
@@ -139,6 +148,15 @@ def test_a_setting_applies_to_what_comes_after_it(manager: LockManager) -> None:
         "LOCK TABLE t EXCLUSIVE NOWAIT",
         "UNLOCK TABLE t SHARED",
         "UNLOCK",
+        "SHOW LEASE",
+        "SHOW LEASES *",
+        "SHOW LEASE * t",
+        "DROP FORCE LEASE",
+        "DROP LEASE t",
+        "DROP FORCE LEASE t PARTITION (q='x')",
+        "DROP FORCE LEASE t PARTITION (p > 1)",
+        "DROP FORCE LEASE t PARTITION (nope=1)",
+        "DROP FORCE LEASE t PARTITION (p=1) CASCADE",
         "SHOW LOCKS; SELECT 1",
         "SET",
         "SET hive.lock.numretries",

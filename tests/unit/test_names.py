@@ -18,7 +18,6 @@ import txn
 
 ROOT = Path(__file__).parents[2]
 MODULES = [path for name in ("txn", "recovery") for path in sorted((ROOT / name).rglob("*.py"))]
-MOODS = {"hopeful", "withholds", "let_pass", "untold", "told", "meant", "taken", "as_a_crash_would"}
 
 
 def public_names(path: Path) -> Iterator[str]:
@@ -41,16 +40,6 @@ def test_no_two_public_names_mean_different_things() -> None:
     twice = {name: places for name, places in found.items() if len(places) > 1}
     assert {name: places for name, places in twice.items() if name not in TWINS} == {}
     assert sorted(TWINS.keys() - twice.keys()) == []
-
-
-def test_no_function_is_named_by_a_mood() -> None:
-    named = {
-        node.name.strip("_")
-        for path in MODULES
-        for node in ast.walk(ast.parse(path.read_text()))
-        if isinstance(node, ast.FunctionDef)
-    }
-    assert named & MOODS == set()
 
 
 def test_no_function_is_a_bare_participle() -> None:
@@ -95,36 +84,11 @@ def list_functions(tree: ast.Module) -> Iterator[ast.FunctionDef]:
 
 
 REPLACED = {
-    "watch": "on_event, listener",
-    "chance": "rng",
-    "beat": "heartbeat",
-    "gatherer": "group_commit",
-    "lanes": "concurrent_batches",
-    "buckets": "salt_buckets",
-    "unless": "exclude",
-    "together": "atomically",
-    "overtaken": "is_outdated",
-    "stand_aside": "fail_blocked",
-    "blame": "add_cause",
-    "pass_by": "commit_single",
-    "units": "lock_cells",
-    "whole_of": "parent_of",
-    "part_key": "child_key",
-    "Wanted": "PendingCommit",
-    "Met": "Blocker",
-    "Told": "Reported",
-    "Seen": "Tally",
-    "Looked": "OnRow",
-    "Young": "InGrace",
-    "Watch": "Listener",
-    "tell": "report",
-    "told": "events, reported",
-    "look": "read, observe",
-    "settle": "resolve, find_outcomes",
-    "crew": "workers",
-    "Crew": "WorkerPool",
+    *("watch", "chance", "beat", "gatherer", "lanes", "buckets", "unless", "together", "overtaken"),
+    *("stand_aside", "blame", "pass_by", "units", "whole_of", "part_key", "Wanted", "Met", "Told"),
+    *("Seen", "Looked", "Young", "Watch", "tell", "told", "look", "settle", "crew", "Crew"),
 }
-"""Words of our own, and the standard word for each."""
+"""Words of our own: docs/architecture.md has the standard word for each."""
 
 OF_OTHERS = {
     ("txn/locks/zookeeper/client", "watch"),  # ZooKeeper's
@@ -132,15 +96,8 @@ OF_OTHERS = {
     ("recovery/commands/common", "units"),  # of sizes and durations
 }
 
-NOUNS = {
-    "_seen_text",
-    "created_ms",
-    "served_store",
-    "stored_rows",
-    "locked_sql",
-    "quoted",
-    "shared",
-}
+NOUNS = {"_seen_text", "created_ms", "served_store", "stored_rows", "locked_sql"}
+NOUNS |= {"quoted", "shared"}
 """Names of things, and public ones."""
 
 BOTH = "the same for each of HBase's two services"
@@ -179,7 +136,6 @@ def test_the_names_that_are_loaded_late_are_there() -> None:
 
 
 def test_the_version_follows_the_last_release() -> None:
-    """Unreleased changes refuse the databases of the release, so they need another number."""
     unreleased, last = (ROOT / "CHANGELOG.md").read_text().split("\n## ")[1:3]
     now = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]["version"]
     assert (now == last.split()[0]) == ("\n- " not in unreleased)

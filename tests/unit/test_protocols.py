@@ -10,7 +10,7 @@ from txn.clock import ManualClock
 from txn.errors import CorruptRowError, TableUnavailable
 from txn.model import Edit, Key, Mutation
 from txn.protocol.protocols import find_rules, is_of_earlier_version, protocol_key
-from txn.protocol.row import RowState, column, marker_key
+from txn.protocol.row import RowState, marker_key
 from txn.protocol.statuses import FENCED, PROTOCOLS, SIX_PHASE, ProtocolName, Status
 from txn.stores import open_store
 from txn.stores.base import Families
@@ -139,19 +139,6 @@ def test_who_writes_one_cell_at_a_time_dates_the_rows_of_others(status: Status) 
     assert row.status in row.began
 
 
-def test_a_plan_of_who_writes_one_cell_at_a_time_is_no_decision() -> None:
-    """It is there before its status, which may never come."""
-    world = World()
-    world.client(Lacking(world), seed=9).commit([Mutation(X, b"1")])
-    (row,) = world.rows()
-    status = column(b"txn", row.row_key, b"status")
-    world.store.write([Edit(status, b"1-LOCKED", world.clock.wall_ms() + 1)])
-    (row,) = world.rows()
-    assert row.plan is not None and row.state is RowState.UNDECIDED
-    world.store.write([Edit(status, None, world.clock.wall_ms() + 1)])
-    assert [row.state for row in world.rows()] == [RowState.UNREADABLE]
-
-
 @pytest.mark.usefixtures("rows_for_all")
 def test_a_fenced_database_that_lost_its_name_stays_fenced() -> None:
     world = World(protocol="fenced")
@@ -193,15 +180,12 @@ def test_a_table_that_is_not_shown_says_nothing_of_the_protocol() -> None:
     assert find_rules(Hidden(world.store), b"txn") is None
 
 
-BOTH = pytest.mark.parametrize("name", PROTOCOLS)
-
-
 def make_old(world: World) -> None:
     """Give the database the name that the version before this one gave it."""
     world.store.write([Edit(NAME, world.engine.context.rules.old_name, world.clock.wall_ms())])
 
 
-@BOTH
+@pytest.mark.parametrize("name", PROTOCOLS)
 @pytest.mark.parametrize("create", [True, False])
 def test_a_database_of_an_earlier_version_is_refused_with_the_remedy(
     name: ProtocolName, create: bool
@@ -213,7 +197,7 @@ def test_a_database_of_an_earlier_version_is_refused_with_the_remedy(
     assert world.value(NAME) == name.encode()
 
 
-@BOTH
+@pytest.mark.parametrize("name", PROTOCOLS)
 def test_the_rules_of_an_earlier_version_s_database_are_found(name: ProtocolName) -> None:
     world = World(protocol=name)
     assert not is_of_earlier_version(world.engine.context)
@@ -222,7 +206,7 @@ def test_the_rules_of_an_earlier_version_s_database_are_found(name: ProtocolName
     assert is_of_earlier_version(world.engine.context)
 
 
-@BOTH
+@pytest.mark.parametrize("name", PROTOCOLS)
 def test_a_client_of_an_earlier_version_may_name_a_new_database_first(name: ProtocolName) -> None:
     store, clock = open_store("memory://", ManualClock()), ManualClock()
 
