@@ -97,16 +97,20 @@ def ids(service: LeaseService) -> list[int]:
     return [lease.lease_id for lease in service.list_lease()]
 
 
-def test_a_grab_whose_commit_failed_is_tried_again(one: LeaseService, commits: Commits) -> None:
-    commits.next = ["not done", "not done"]
-    lease_id = one.grab_lease([exclusive("d/t")], LONG_S)
-    assert ids(one) == [lease_id]
-
-
-def test_a_grab_whose_reply_was_lost_is_found_again(one: LeaseService, commits: Commits) -> None:
-    commits.next = ["not reported", "not reported"]
+@pytest.mark.parametrize("fate", ["not done", "not reported"])
+def test_what_failed_or_whose_reply_was_lost_is_done_once(
+    one: LeaseService, commits: Commits, fate: Literal["not done", "not reported"]
+) -> None:
+    """A grab would else be in its own way, under an id that nobody knows."""
+    commits.next = [fate, fate]
     lease_id = one.grab_lease([exclusive("d/t"), shared("d/u")], LONG_S)
     assert ids(one) == [lease_id] * 2
+    commits.next = [fate]
+    end = one.extend_lease(lease_id, duration_s=2 * LONG_S)
+    assert [lease.end_utc for lease in one.list_lease()] == [end, end]
+    commits.next = [fate]
+    one.drop_lease(lease_id)
+    assert ids(one) == []
 
 
 def test_a_place_whose_reply_was_lost_is_found_again(one: LeaseService, commits: Commits) -> None:
@@ -117,18 +121,6 @@ def test_a_place_whose_reply_was_lost_is_found_again(one: LeaseService, commits:
         one.grab_lease([exclusive("d/t")], LONG_S, 0.2)
     assert ids(one) == [held]
     assert one.drop_lease(one.grab_lease([shared("d/t")], LONG_S)) == 1
-
-
-def test_an_extension_and_a_drop_whose_replies_were_lost(
-    one: LeaseService, commits: Commits
-) -> None:
-    lease_id = one.grab_lease([exclusive("d/t")], LONG_S)
-    commits.next = ["not reported"]
-    end = one.extend_lease(lease_id, duration_s=2 * LONG_S)
-    assert [lease.end_utc for lease in one.list_lease()] == [end]
-    commits.next = ["not reported"]
-    one.drop_lease(lease_id)
-    assert ids(one) == []
 
 
 @pytest.mark.parametrize("wait_s", [0, 60])
@@ -210,6 +202,10 @@ def test_a_role_may_have_settings_of_its_own(
         assert lease.user == "grüße\\'x ☃"
         moment, minute = timedelta(microseconds=2), timedelta(minutes=1)
         assert abs(lease.end_utc - lease.start_utc - timedelta(seconds=1234.5678901)) < moment
+        for name in ("idle_in_transaction_session_timeout", "lock_timeout"):
+            shown = text(f"SHOW {name}")
+            found = service.connections.run(lambda each: each.execute(shown).scalar_one())  # noqa: B023
+            assert found == "15s"  # a stopped client keeps its turn for no longer
         until = service.extend_lease(lease_id)
         assert timedelta(0) <= service.now() + timedelta(seconds=1234.5678901) - until < minute
         assert service.drop_lease(lease_id) == 1
@@ -251,31 +247,6 @@ def test_a_closed_service_says_so(database_url: str) -> None:
         service.list_lease()
 
 
-def test_a_session_that_the_server_ended_is_replaced(postgresql: PostgreSQL) -> None:
-    with open_leases(postgresql.new_database()) as service:
-        lease_id = service.grab_lease([exclusive("d/t")], LONG_S)
-        with postgresql.connect() as session:
-            ended = session.execute(
-                "SELECT pg_terminate_backend(pid, 60000) FROM pg_stat_activity"
-                " WHERE datname = %s AND backend_type = 'client backend'",  # no vacuum
-                [service.connections.url.database],
-            )
-            assert ended.fetchall() == [(True,)]
-        assert service.extend_lease(lease_id, duration_s=2 * LONG_S) > service.now()
-
-
-def test_a_stopped_client_keeps_its_turn_for_seconds_only(postgresql: PostgreSQL) -> None:
-    """Otherwise a process that is stopped within a grab stops all others with it."""
-    with open_leases(postgresql.new_database()) as service:
-
-        def setting(name: str) -> object:
-            shown = text(f"SHOW {name}")
-            return service.connections.run(lambda each: each.execute(shown).scalar_one())
-
-        assert setting("idle_in_transaction_session_timeout") == "15s"
-        assert setting("lock_timeout") == "15s"
-
-
 @pytest.mark.parametrize("level", ["read committed", "repeatable read", "serializable"])
 def test_a_turn_shows_what_was_decided_before_it(postgresql: PostgreSQL, level: str) -> None:
     """Whatever level the server prefers: with a snapshot from before the wait for the turn, a grab
@@ -294,21 +265,11 @@ def test_a_turn_shows_what_was_decided_before_it(postgresql: PostgreSQL, level: 
             grabbing = pool.submit(second.grab_lease, [exclusive("d/t")], LONG_S)
             wait_until_somebody_waits(connection)
             at = connection.execute(now().select()).scalar_one()
-            row = {
-                "lease_id": database.next_id(connection),
-                "object": "d/t",
-                "user_name": "ann",
-                "db_name": "d",
-                "table_name": "t",
-                "partition_name": "",
-                "start_utc": at,
-                "end_utc": at + timedelta(seconds=LONG_S),
-                "lease_type": "x",
-                "granted": True,
-                "duration_s": LONG_S,
-                "token": "",
-                "claims": 1,
-            }
+            names = {"object": "d/t", "user_name": "ann", "db_name": "d", "table_name": "t"}
+            times = {"start_utc": at, "end_utc": at + timedelta(seconds=LONG_S)}
+            claim = {"lease_type": "x", "granted": True, "duration_s": LONG_S, "claims": 1}
+            number = database.next_id(connection)
+            row = names | times | claim | {"lease_id": number, "partition_name": "", "token": ""}
             connection.execute(insert(leases).values(row))
             return grabbing
 
@@ -513,11 +474,9 @@ def test_a_fork_within_a_transaction_cannot_use_the_leases(
             return leases.connections.database.next_id(connection)
 
         def in_a_child() -> None:
-            for service in (leases, idle):
+            for look in (leases.list_lease, idle.list_lease, lambda: open_leases(url)):
                 with pytest.raises(StoreError, match="when this process was forked"):
-                    service.list_lease()
-            with pytest.raises(StoreError, match="when this process was forked"):
-                open_leases(url)
+                    look()
             leases.close()
             os._exit(0)
 

@@ -98,16 +98,6 @@ def test_a_fenced_client_with_a_wrong_clock_commits_nothing(offset_ms: int) -> N
     assert world.engine.commit([Mutation(X, b"2")]).complete
 
 
-@both_ways
-def test_a_wrong_clock_of_a_six_phase_client_does_not_matter(offset_ms: int) -> None:
-    world = Servers("six-phase", offset_ms)
-    done = world.other.commit([Mutation(X, b"1")])
-    assert 0 <= done.timestamp - world.clock.wall_ms() < 10
-    assert next(iter(world.store.scan(b"txn", b"protocol", b"protocol\0"))).cells.keys() == {
-        column(b"txn", b"protocol", b"name")
-    }
-
-
 def test_clocks_are_compared_at_first_and_every_few_minutes() -> None:
     world = Servers()
     calls = []
@@ -270,6 +260,8 @@ def test_what_else_goes_by_age_refuses_a_wrong_clock(protocol: ProtocolName) -> 
     for work in works:
         with pytest.raises(AbortedError, match="ahead_ms=600000"):
             work()
+    with pytest.raises(InvalidRequestError, match="have clocks of their own"):
+        accept_clock(context)
 
 
 class Embedded:
@@ -362,18 +354,10 @@ def test_a_boot_with_an_earlier_time_of_day_is_seen_even_when_it_is_mended(
     assert find_step(context) == DAY_MS + 1
 
 
-def test_a_machine_without_names_of_boots_is_believed(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(clock_module, "_find_boot", lambda: b"")
-    world = Embedded()
-    engine = world.start()
-    engine.commit([Mutation(X, b"1")])
-    world.machine.now_ms += DAY_MS
-    check_clock(engine.context)
-    assert engine.context.store.read([column(b"txn", b"protocol", b"boot")]).popitem()[1] is None
-
-
 @pytest.mark.parametrize("value", [b"", b"no note", b"boot 1 2", b"boot 1 2 x"])
-def test_a_note_that_does_not_decode_is_replaced(value: bytes) -> None:
+def test_a_note_that_does_not_decode_is_replaced(
+    value: bytes, monkeypatch: pytest.MonkeyPatch
+) -> None:
     world = Embedded()
     engine = world.start()
     world.store.write([Edit(column(b"txn", b"protocol", b"boot"), value, None)])
@@ -381,11 +365,13 @@ def test_a_note_that_does_not_decode_is_replaced(value: bytes) -> None:
     engine.commit([Mutation(X, b"1")])
     world.machine.now_ms += HOUR_MS
     assert find_step(engine.context) == HOUR_MS
-
-
-def test_servers_cannot_be_told_that_a_clock_is_right() -> None:
-    with pytest.raises(InvalidRequestError, match="have clocks of their own"):
-        accept_clock(Servers().other.context)
+    monkeypatch.setattr(clock_module, "_find_boot", lambda: b"")  # a machine without such names
+    world = Embedded()
+    engine = world.start()
+    engine.commit([Mutation(X, b"1")])
+    world.machine.now_ms += DAY_MS
+    check_clock(engine.context)
+    assert engine.context.store.read([column(b"txn", b"protocol", b"boot")]).popitem()[1] is None
 
 
 def test_a_person_accepts_a_clock_by_the_command(
@@ -455,28 +441,19 @@ def test_a_lock_that_somebody_has_taken_above_the_marker_is_theirs() -> None:
     assert world.cell(X.lock) == Cell(taken.value or b"", until_ms + 1)
 
 
-def test_a_marker_of_the_far_future_is_told_of() -> None:
-    world = World()
-    hide(world, world.clock.wall_ms() + 365 * DAY_MS)
-    with pytest.raises(AbortedError, match=r"hides what is written.*key=.*until_ms_or_later=17025"):
-        world.engine.commit([Mutation(X, b"1")])
-    assert world.cell(X.lock) is None
-
-
-def test_a_store_that_chooses_all_timestamps_cannot_uncover_a_lock() -> None:
-    world = World()
-    world.faults.features -= {"row_mutations"}
-    hide(world, world.clock.wall_ms() + HOUR_MS)
-    with pytest.raises(AbortedError, match="this store cannot mend it"):
-        world.engine.commit([Mutation(X, b"1")])
-
-
-def test_a_wrong_clock_uncovers_no_lock() -> None:
-    world = Servers("six-phase", TEN_MINUTES)
-    hide(world, world.clock.wall_ms() + HOUR_MS)
-    with pytest.raises(AbortedError, match="ahead_ms=600000"):
-        world.other.commit([Mutation(X, b"1")])
-    assert world.cell(X.lock) is None
+def test_what_cannot_uncover_a_lock_says_why_and_until_when() -> None:
+    """A marker of the far future, a store that chooses all timestamps, and a wrong clock."""
+    far, narrow, wrong = World(), World(), Servers("six-phase", TEN_MINUTES)
+    narrow.faults.features -= {"row_mutations"}
+    for world, engine, days, said in (
+        (far, far.engine, 365, r"hides what is written.*key=.*until_ms_or_later=17025"),
+        (narrow, narrow.engine, 1, "this store cannot mend it"),
+        (wrong, wrong.other, 1, "ahead_ms=600000"),
+    ):
+        hide(world, world.clock.wall_ms() + days * DAY_MS)
+        with pytest.raises(AbortedError, match=said):
+            engine.commit([Mutation(X, b"1")])
+        assert world.cell(X.lock) is None
 
 
 @both

@@ -122,12 +122,6 @@ def test_a_table_of_none_with_locks_of_the_other_protocol_is_refused(
     assert world.engine.commit([Mutation(X, "3")]).complete
 
 
-def test_columns_named_like_locks_are_no_locks_of_the_other_protocol(world: World) -> None:
-    world.put(Key("x", "d", "door_lock", TABLE), b"open")
-    world.put(Key("x", "d", "_lock", TABLE), b"mine")
-    assert world.engine.commit([Mutation(Y, "1")]).complete
-
-
 def test_the_default_namespace_is_the_same_database(world: World) -> None:
     world.engine.ensure_table("owned", ["d"])
     assert world.store.describe(b"owned") == {b"d": Family(database=b"txn")}

@@ -47,10 +47,10 @@ def test_facts_come_last_and_unknown_ones_not_at_all() -> None:
     assert str(error) == f"key is locked key={KEY!r} holder=b'h'"
 
 
-RETRYABLE = {"ConflictError", "DeadlineError", "NotApplied", "ReplyLost", "LockDenied"} | {
-    *("SessionEnded", "LeaseAlreadyExistsError", "JobUnderWayError"),
-}
+RETRYABLE = {"ConflictError", "DeadlineError", "NotApplied", "LockDenied", "SessionEnded"}
+RETRYABLE |= {"LeaseAlreadyExistsError", "JobUnderWayError"}
 UNKNOWN = {"CommitOutcomeUnknown", "StoreError", "MaybeApplied", "PartialFailure", "PartitionError"}
+UNKNOWN |= {"ReplyLost", "TableUnavailable"}
 
 
 def list_kinds(kind: type[errors.TxnError]) -> list[type[errors.TxnError]]:
@@ -58,8 +58,7 @@ def list_kinds(kind: type[errors.TxnError]) -> list[type[errors.TxnError]]:
 
 
 def test_every_error_says_whether_to_repeat_the_call_and_whether_it_wrote() -> None:
-    """A program decides by it; one that is neither here nor a kind of these is final, and wrote
-    nothing."""
+    """A program decides by it; one that is not named here is final, and wrote nothing."""
     for package in (txn, recovery):
         for module in pkgutil.walk_packages(package.__path__, f"{package.__name__}."):
             if not module.name.endswith("__main__"):
