@@ -18,7 +18,6 @@ from typing import Any
 import pytest
 from sqlalchemy import update
 
-from tests.history.leases import deny
 from txn.clock import SystemClock, poll
 from txn.leases import (
     ExceedsMaxLeaseTimeError,
@@ -35,6 +34,7 @@ from txn.leases import (
 )
 from txn.leases.service import LeaseService
 from txn.leases.tables import leases as rows
+from txn.locks.model import in_order
 
 CLOCK = SystemClock()
 PATIENCE_MS = 60_000
@@ -130,13 +130,20 @@ def let_pass(service: LeaseService, passed: timedelta, lease_id: int | None = No
     service.connections.run(work)
 
 
+def deny(one: LockRequest, two: LockRequest) -> bool:
+    """Whether two requests for locks, each with its parents, could not be held together."""
+    modes = {each.path: each.mode for each in in_order([one])}
+    theirs = [each for each in in_order([two]) if each.path in modes]
+    return not all(each.mode.allows(modes[each.path]) for each in theirs)
+
+
 def test_claims_conflict_exactly_as_locks_do(one: LeaseService, two: LeaseService) -> None:
     """A lease on a table must keep out who would write a partition of it, and nobody else."""
     claims = [LockRequest(path(name), mode) for name, mode in product(NAMES, Mode)]
     for held in claims:
         lease_id = one.grab_lease([held], LONG_S)
         found = [free(two, wanted) for wanted in claims]
-        assert found == [not deny([held], [wanted]) for wanted in claims], held
+        assert found == [not deny(held, wanted) for wanted in claims], held
         one.drop_lease(lease_id)
 
 
