@@ -254,7 +254,9 @@ def test_what_is_no_claim_is_refused_and_nothing_is_written(one: LeaseService) -
     assert [lease.path.parts for lease in one.list_lease()] == [LONGEST]
 
 
-def test_expired_leases_are_removed_later(one: LeaseService, two: LeaseService) -> None:
+def test_expired_leases_are_removed_later_also_by_grabs(
+    one: LeaseService, two: LeaseService
+) -> None:
     for number in range(3):
         one.grab_lease([exclusive(f"d/t{number}"), shared("d/u")], LONG_S)
     one.grab_lease([exclusive("d/live")], 2 * LONG_S)
@@ -262,14 +264,10 @@ def test_expired_leases_are_removed_later(one: LeaseService, two: LeaseService) 
     assert two.remove_expired() == 6
     assert two.remove_expired() == 0
     assert leased(two) == ["X d/live"]
-
-
-def test_grabs_remove_expired_leases_now_and_then(one: LeaseService) -> None:
-    one.grab_lease([exclusive("d/old")], LONG_S)
-    let_pass(one, timedelta(seconds=LONG_S))
+    let_pass(one, timedelta(seconds=2 * LONG_S))
     while one.grab_lease([shared("d/t")], LONG_S) % 100:
         pass
-    assert one.remove_expired() == 0
+    assert one.remove_expired() == 0  # one of so many grabs has done it
 
 
 def test_an_extension_moves_the_end_and_not_the_start(one: LeaseService, two: LeaseService) -> None:
@@ -350,16 +348,6 @@ def test_a_lease_stays_ended_when_the_clock_goes_back(one: LeaseService, two: Le
     assert leased(one) == ["X d/t/p=1"]
 
 
-def test_a_dropped_lease_frees_its_objects(one: LeaseService, two: LeaseService) -> None:
-    lease_id = one.grab_lease([exclusive("d/t"), exclusive("d/u"), exclusive("d/v")], LONG_S)
-    assert two.drop_lease(lease_id, ["d/t", "d/x"]) == 1
-    assert free(two, exclusive("d/t"))
-    assert not free(two, exclusive("d/u"))
-    assert one.drop_lease(lease_id) == 2
-    assert free(two, exclusive("d/u"), exclusive("d/v"))
-    assert one.drop_lease(lease_id) == 0
-
-
 def test_leases_are_listed_and_dropped_by_force_with_all_that_lies_within(
     one: LeaseService, two: LeaseService
 ) -> None:
@@ -389,16 +377,6 @@ def test_a_grab_waits_until_the_lease_is_dropped(
     assert lease_id > held
     assert leased(one) == ["S d/t/p=1", "X d/u"]
     assert places(one) == 0
-
-
-def test_waiting_is_bounded(one: LeaseService, two: LeaseService) -> None:
-    one.grab_lease([shared("d/t")], LONG_S, user="ann")
-    began_ms = CLOCK.monotonic_ms()
-    with pytest.raises(LeaseAlreadyExistsError, match="S d/t by ann"):
-        two.grab_lease([exclusive("d/t")], LONG_S, 0.3)
-    assert CLOCK.monotonic_ms() - began_ms >= 300
-    assert places(one) == 0
-    assert free(one, shared("d/t"))
 
 
 def test_who_asked_first_is_served_first(
@@ -484,11 +462,3 @@ def test_a_waiter_keeps_its_place_for_as_long_as_it_waits(
     assert place(one).lease_id == first.lease_id
     one.drop_lease(held)
     waiting.result()
-
-
-def test_services_of_one_new_database_can_be_opened_at_once(
-    subject: Subject, pool: ThreadPoolExecutor
-) -> None:
-    services = list(pool.map(lambda _: subject.another(), range(8)))
-    ids = [service.grab_lease([shared("d/t")], LONG_S) for service in services]
-    assert len(set(ids)) == 8

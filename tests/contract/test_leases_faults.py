@@ -230,6 +230,8 @@ def test_an_outage_ends_and_errors_say_whether_it_happened(
             service.grab_lease([exclusive("d/t")], LONG_S)
         commits.next = []
         assert ids(service) == []
+    with pytest.raises(StoreClosedError):
+        service.list_lease()
 
 
 def test_a_file_that_is_no_database_is_an_error_of_ours(tmp_path: Folder) -> None:
@@ -237,14 +239,6 @@ def test_a_file_that_is_no_database_is_an_error_of_ours(tmp_path: Folder) -> Non
     (tmp_path / "notes").write_text("not a database, but a text that is long enough" * 50)
     with pytest.raises(NotApplied, match="file is not a database"):
         open_leases(f"sqlite:///{tmp_path}/notes")
-
-
-def test_a_closed_service_says_so(database_url: str) -> None:
-    service = open_leases(database_url)
-    service.close()
-    service.close()
-    with pytest.raises(StoreClosedError):
-        service.list_lease()
 
 
 @pytest.mark.parametrize("level", ["read committed", "repeatable read", "serializable"])

@@ -127,15 +127,6 @@ def test_every_parent_is_taken_as_shared(one: LockManager, two: LockManager) -> 
         assert granted(two, shared("d/t2/p=1"))
 
 
-def test_of_a_denied_request_nothing_is_held(one: LockManager, two: LockManager) -> None:
-    with one.hold([exclusive("d/m")]):
-        with pytest.raises(LockDenied):
-            two.hold([exclusive("d/a"), exclusive("d/m"), exclusive("d/z")], waiting=AT_ONCE)
-        assert granted(one, exclusive("d/a"), exclusive("d/z"))
-        assert {str(lock.request) for lock in one.locks()} == {"S d", "X d/m"}
-    assert one.locks() == []
-
-
 def test_a_request_that_waits_keeps_nothing_but_its_place(
     one: LockManager, two: LockManager, pool: ThreadPoolExecutor
 ) -> None:
@@ -147,21 +138,10 @@ def test_a_request_that_waits_keeps_nothing_but_its_place(
         requests = [exclusive("d/a"), exclusive("d/m"), exclusive("d/z")]
         waiting = pool.submit(two.hold, requests, waiting=FAIR)
         assert poll(lambda: of_two() == ["X d/m"], PATIENCE_MS)
+        assert {str(lock.request) for lock in one.locks()} >= {"S d", "X d/m"}
         # Not d/a as well: there it might meet us, and then it would have a second place.
         assert granted(one, exclusive("d/z"))
     waiting.result(PATIENCE_MS / 1000).release()
-
-
-def test_a_denial_names_who_holds_what(one: LockManager, two: LockManager) -> None:
-    with (
-        one.hold([exclusive("d/t/p=1")], query="insert overwrite t"),
-        pytest.raises(LockDenied) as denied,
-    ):
-        two.hold([shared("d/t/p=1")], waiting=AT_ONCE)
-    said = str(denied.value)
-    assert f"X d/t/p=1 by one@{socket.gethostname()} (insert overwrite t)" in said
-    assert denied.value.wanted == shared("d/t/p=1")
-    assert [lock.owner.name for lock in denied.value.holders] == ["one"]
 
 
 def test_a_reader_that_comes_after_a_waiting_writer_waits_behind_it(
@@ -309,6 +289,10 @@ def test_a_holder_knows_that_it_holds(one: LockManager, two: LockManager) -> Non
         assert two.release(path("d/t"), force=True) == 0  # only explicit ones are given back so
         held.check()
         assert not held.lost
+        off = Waiting(enabled=False)  # `hive.support.concurrency=false`
+        with two.hold([exclusive("d/t")], waiting=off) as nothing:
+            assert (nothing.requests, nothing.tokens, nothing.lost) == ((), {}, False)
+            nothing.check()
     with pytest.raises(LockLost):
         held.check()
     held.release()
@@ -348,14 +332,6 @@ def test_a_token_of_an_explicit_lock_is_below_those_of_whoever_waited_for_it(
     held.release()
     with last.result(PATIENCE_MS / 1000) as following:
         assert following.tokens[path("d/t")] > held.tokens[path("d/t")]
-
-
-def test_turned_off_everything_is_granted(one: LockManager, two: LockManager) -> None:
-    """`hive.support.concurrency=false`."""
-    off = Waiting(enabled=False)
-    with one.hold([exclusive("d/t")]), two.hold([exclusive("d/t")], waiting=off) as held:
-        assert (held.requests, held.tokens, held.lost) == ((), {}, False)
-        held.check()
 
 
 def test_any_name_can_be_locked(one: LockManager, two: LockManager) -> None:

@@ -60,21 +60,6 @@ def test_a_database_without_transactions_is_converted_and_goes_on(protocol: Prot
 
 
 @BOTH
-def test_it_goes_there_and_back(protocol: ProtocolName) -> None:
-    world, now = World(protocol=protocol), protocol
-    for turn in range(4):
-        used_at = world.engine.commit([Mutation(X, b"%d" % (turn + 1))]).timestamp
-        retained(world)
-        now = OTHER[now]
-        assert convert(world.engine.context, now, [TABLE]) == (1 if now == "six-phase" else 2)
-        world.protocol = now
-        world.engine = world.client(seed=turn)
-        cell = world.engine.read([X])[X]
-        assert cell is not None and cell.timestamp == used_at
-    assert list(check(world.engine.context, grace_ms=0, scan=[TABLE])) == []
-
-
-@BOTH
 @pytest.mark.parametrize("status", [Status.WRITTEN, Status.ASSERTED, Status.COMPLETE])
 def test_a_transaction_with_a_row_is_in_the_way(protocol: ProtocolName, status: Status) -> None:
     world = World(protocol=protocol)
@@ -126,11 +111,6 @@ def test_a_lock_is_in_the_way_and_so_is_the_future() -> None:
     held, ahead = find_obstacles(world.engine.context, [TABLE])
     assert "data/x/d:x_lock: txn fsck --repair --scan data" in held
     assert "data/y/d:x: set it" in ahead
-
-
-def test_a_table_that_is_not_there_is_an_error() -> None:
-    with pytest.raises(InvalidRequestError, match="no such table"):
-        list(find_obstacles(World().engine.context, [b"dta"]))
 
 
 def test_what_may_be_data_stays() -> None:

@@ -82,6 +82,9 @@ def test_a_table_of_one_database_refuses_another(world: World, protocol: Protoco
             call()
         assert_names_both(caught.value)
     assert world.engine.read([key])[key].value == b"1"  # type: ignore[union-attr]
+    same = Engine(world.store, transactions="default:txn", clock=world.clock)
+    same.ensure_table("owned", ["d"])
+    assert world.store.describe(b"owned") == {b"d": Family(database=b"txn")}
 
 
 def test_one_database_uses_no_transaction_table_of_another(world: World) -> None:
@@ -120,14 +123,6 @@ def test_a_table_of_none_with_locks_of_the_other_protocol_is_refused(
     assert world.engine.read([X])[X].value == b"1"  # type: ignore[union-attr]
     assert find_databases(other.context, TABLE) == {None}
     assert world.engine.commit([Mutation(X, "3")]).complete
-
-
-def test_the_default_namespace_is_the_same_database(world: World) -> None:
-    world.engine.ensure_table("owned", ["d"])
-    assert world.store.describe(b"owned") == {b"d": Family(database=b"txn")}
-    same = Engine(world.store, transactions="default:txn", clock=world.clock)
-    same.ensure_table("owned", ["d"])
-    assert find_databases(same.context, b"owned") == {b"txn"}
 
 
 @pytest.mark.usefixtures("rows_for_all")

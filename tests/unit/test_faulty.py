@@ -2,9 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from threading import Thread
-
 import pytest
 
 from txn import Key, MaybeApplied, NotApplied, StoreError
@@ -46,14 +43,6 @@ def test_a_lost_reply_leaves_what_was_applied(
     with pytest.raises(MaybeApplied):
         getattr(store, method)(WRITES if method == "write" else CHECKS)
     assert there(store) == expected
-
-
-def test_a_refused_call_has_no_effect() -> None:
-    store = store_of(at({1: Fault(applied=NONE, reply=Reply.NOT_APPLIED)}))
-    with pytest.raises(NotApplied):
-        store.write(WRITES)
-    assert there(store) == ""
-    assert not store.in_flight
 
 
 def test_a_crashed_client_makes_no_further_call() -> None:
@@ -164,30 +153,6 @@ def test_where_it_is_one_transaction_it_is_one_call_with_one_fault(
     assert there(store) == expected
 
 
-def test_calls_of_other_threads_are_not_part_of_it(monkeypatch: pytest.MonkeyPatch) -> None:
-    store = store_of(at({2: Fault(applied=NONE, reply=Reply.NOT_APPLIED)}))
-    store.features |= {"atomic"}
-    inner, errors = store._inner, list[StoreError]()
-
-    def write_elsewhere() -> None:
-        try:
-            store.atomically(lambda: store.write(WRITES[:1]))
-        except StoreError as error:
-            errors.append(error)
-
-    def begin_late(_: object, work: Callable[[], None]) -> None:
-        monkeypatch.undo()
-        other = Thread(target=write_elsewhere)
-        other.start()
-        other.join()
-        inner.atomically(work)
-
-    monkeypatch.setattr(type(inner), "atomically", begin_late)
-    store.atomically(lambda: store.write(WRITES[1:]))
-    assert (store.calls, [type(error) for error in errors]) == (2, [NotApplied])
-    assert there(store) == "y"
-
-
 def test_checks_go_through_as_they_are() -> None:
     """Whether a check has a condition, and waits for a log, is between its sender and the store;
     also of a part of a call, of a second time, and of what comes late."""
@@ -224,12 +189,3 @@ def test_it_counts_calls_and_items_and_answers_as_the_store_below() -> None:
     store.read([X], [Y])
     assert store.trace == [Counted("read", (X, Y))]
     store.close()
-
-
-def test_a_call_that_fails_is_counted() -> None:
-    refused = Fault(applied=frozenset(), reply=Reply.NOT_APPLIED)
-    faulty = FaultyStore(open_store("memory://", ManualClock()), lambda call: refused)
-    store = CountingStore(faulty)
-    with pytest.raises(NotApplied):
-        store.write([Edit(X, b"1", 5)])
-    assert store.calls == {"write": 1}

@@ -94,27 +94,6 @@ def test_a_row_that_was_deleted_before_its_last_step_is_not_written_again() -> N
     assert world.rows() == []
 
 
-@pytest.mark.parametrize("number", range(1, 6))
-@pytest.mark.parametrize("applied", [None, frozenset()], ids=["applied", "lost"])
-def test_a_lost_reply_after_the_decision_is_settled(
-    number: int, applied: frozenset[int] | None
-) -> None:
-    world = World()
-    made: list[str] = []
-    lost = Fault(applied, Reply.MAYBE_APPLIED)
-
-    def plan(call: Call) -> Fault:
-        if made or any(is_step(item, Status.ASSERTED) for item in call.items):
-            made.append(call.method)
-        return lost if len(made) == number else Fault()
-
-    world.faults.plan = plan
-    assert world.engine.commit(BOTH_KEYS).complete
-    assert world.statuses() == [Status.COMPLETE]
-    for key in (X, Y):
-        assert (world.value(key), world.value(key.tag), world.holder(key)) == (b"1", b"", b"")
-
-
 @pytest.mark.parametrize("status", [Status.PUT, Status.CLEANING])
 def test_a_step_that_is_lost_alone_is_made_by_the_next_client(status: Status) -> None:
     """A crash of the row's server may take 4 back to 3, with its locks free; fsck completes it."""

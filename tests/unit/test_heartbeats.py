@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from tests.unit.worlds import POLICY, TABLE, World, X, list_values
-from txn.errors import AbortedError, ConflictError, DeadlineError
+from txn.errors import ConflictError, DeadlineError
 from txn.model import Check, Edit, Key, Mutation, Row
 from txn.protocol import prepare as prepare_module
 from txn.protocol import six_phase as six_phase_module
@@ -184,16 +184,3 @@ def test_a_lock_that_is_refused_and_seen_free_is_waited_for_with_pauses(deadline
         world.engine.commit([Mutation(X, b"1")])
     assert deadline_ms <= world.clock.monotonic_ms() < deadline_ms + 200
     assert len(tries) < deadline_ms / 10
-
-
-def test_a_beat_that_finds_the_row_gone_fails_its_transaction() -> None:
-    world = World(PATIENT)
-    first, second = world.begun(Mutation(X, b"1")), world.begun(Mutation(keys(1)[0], b"1"))
-    prepare_module.write_rows(world.engine.context, [first, second])
-    status = status_key(b"txn", first.row_key)
-    world.store.write([Edit(status, None, world.clock.wall_ms() + 1)])
-    world.clock.advance(POLICY.lock_ttl_ms)
-    context = world.engine.context
-    transaction.send_heartbeats(context, [first, second], context.clock.monotonic_ms())
-    assert isinstance(first.failure, AbortedError)
-    assert second.failure is None

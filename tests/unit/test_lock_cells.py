@@ -6,7 +6,7 @@ import pytest
 
 from tests.unit.worlds import X
 from txn.errors import CorruptRowError
-from txn.model import Cell, Key
+from txn.model import Cell
 from txn.protocol.locks import NAMED, FencedLock, holder_of, read_lock
 from txn.protocol.row import FREE, is_row_key, new_row_key
 
@@ -16,13 +16,6 @@ NAME = new_row_key(1, 1)
 
 def says(value: bytes) -> Cell:
     return Cell(value, 7)
-
-
-def test_one_lock_serves_a_row_and_family() -> None:
-    assert X.row_lock == X._replace(column=b"other").row_lock
-    assert X.row_lock != X._replace(family=b"e").row_lock
-    assert X.row_lock != X._replace(row=b"other").row_lock
-    assert isinstance(LOCK, Key)
 
 
 def test_what_is_written_is_read() -> None:

@@ -147,12 +147,6 @@ def test_a_setting_that_means_nothing_is_refused(setting: str, text: str) -> Non
         from_hive({setting: text})
 
 
-@given(PARTS)
-def test_a_folder_is_no_lock_node_and_is_known_again(part: str) -> None:
-    assert parse_node(folder_name(part)) is None
-    assert parts_of(folder_name(part)) == (part,)
-
-
 def test_a_value_that_looks_like_a_lock_node_is_disguised() -> None:
     looks = f"write-{'0' * 32}-0000000001"
     assert parse_node(looks) is not None

@@ -93,19 +93,6 @@ def test_only_what_certainly_had_no_effect_is_told_so(
     assert [outcome for _, outcome, _ in told(events)] == outcomes
 
 
-def test_nothing_is_told_of_a_scan_that_was_left() -> None:
-    """Its end may come when garbage is collected, in the middle of the listener's own work."""
-    inner, events = open_store("memory://", ManualClock()), list[Event]()
-    store = MeasuredStore(inner, events.append)
-    store.ensure_table(TABLE, {b"d": Family()})
-    store.write([Edit(X, b"1", 5)])
-    events.clear()
-    rows = store.scan(TABLE)
-    assert next(rows).row == b"x"
-    del rows
-    assert events == []
-
-
 def test_what_is_done_together_is_told_when_it_is_over() -> None:
     """A listener that commits would wait in there for itself."""
     inner, events = open_store("memory://", ManualClock()), list[Event]()

@@ -4,14 +4,14 @@ from __future__ import annotations
 
 import pytest
 
-from tests.unit.worlds import World, X, Y, stopped_at
+from tests.unit.worlds import World, X, Y
 from txn import Engine, InvalidRequestError
 from txn.clock import ManualClock
 from txn.errors import CorruptRowError, TableUnavailable
 from txn.model import Edit, Key, Mutation
-from txn.protocol.protocols import find_rules, is_of_earlier_version, protocol_key
-from txn.protocol.row import RowState, marker_key
-from txn.protocol.statuses import FENCED, PROTOCOLS, SIX_PHASE, ProtocolName, Status
+from txn.protocol.protocols import find_rules, protocol_key
+from txn.protocol.row import marker_key
+from txn.protocol.statuses import FENCED, PROTOCOLS, SIX_PHASE, ProtocolName
 from txn.stores import open_store
 from txn.stores.base import Families
 from txn.testing.faulty import Call, Fault, FaultyStore, Reply
@@ -128,17 +128,6 @@ def test_a_store_that_lacks_what_it_takes_is_refused_before_anything_is_written(
         Engine(Lacking(world), clock=world.clock)
 
 
-@pytest.mark.parametrize("status", [Status.LOCKED, Status.ASSERTED])
-def test_who_writes_one_cell_at_a_time_dates_the_rows_of_others(status: Status) -> None:
-    world = World()
-    row_key = stopped_at(world, status)
-    helper = world.client(Lacking(world), seed=9)
-    helper.commit([Mutation(X, b"3")])
-    (row,) = (row for row in world.rows() if row.is_dated)
-    assert (row.row_key, row.state) == (row_key, RowState.FINISHED)
-    assert row.status in row.began
-
-
 @pytest.mark.usefixtures("rows_for_all")
 def test_a_fenced_database_that_lost_its_name_stays_fenced() -> None:
     world = World(protocol="fenced")
@@ -192,18 +181,10 @@ def test_a_database_of_an_earlier_version_is_refused_with_the_remedy(
 ) -> None:
     world = World(protocol=name)
     make_old(world)
+    assert find_rules(world.store, b"txn") is PROTOCOLS[name]
     with pytest.raises(InvalidRequestError, match=f"stop them all, then run `txn convert {name}`"):
         Engine(world.store, clock=world.clock, create=create)
     assert world.value(NAME) == name.encode()
-
-
-@pytest.mark.parametrize("name", PROTOCOLS)
-def test_the_rules_of_an_earlier_version_s_database_are_found(name: ProtocolName) -> None:
-    world = World(protocol=name)
-    assert not is_of_earlier_version(world.engine.context)
-    make_old(world)
-    assert find_rules(world.store, b"txn") is PROTOCOLS[name]
-    assert is_of_earlier_version(world.engine.context)
 
 
 @pytest.mark.parametrize("name", PROTOCOLS)

@@ -7,12 +7,11 @@ from typing import Any
 import pytest
 
 from tests.unit.test_tables_gone import NEAR, Tables
-from tests.unit.worlds import World, X, Y
+from tests.unit.worlds import World
 from txn import Mutation
 from txn.client.schema import Families
 from txn.errors import ConflictError, DeadlineError
 from txn.model import Family
-from txn.protocol import locks
 
 
 class Forgetful(dict[Any, Any]):
@@ -32,17 +31,6 @@ def test_a_holder_that_others_forget_meanwhile_is_in_the_way_all_the_same() -> N
     other._backend._resolver._sightings = Forgetful()
     with pytest.raises((ConflictError, DeadlineError), match="disabled"):
         other.commit([Mutation(NEAR, b"2")])
-
-
-def test_what_was_written_is_forgotten_for_later_looks_only(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    monkeypatch.setattr(locks, "REMEMBERED", 1)
-    contention = World().engine._backend._contention
-    contention._note_written([Mutation(X, b"1")], 7)
-    seen = contention._written
-    contention._note_written([Mutation(Y, b"1")], 8)
-    assert [*seen] == [X] and [*contention._written] == [Y]
 
 
 class Meddling(bytes):
