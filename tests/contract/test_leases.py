@@ -9,7 +9,7 @@ import math
 import random
 import string
 from collections.abc import Callable, Iterator
-from concurrent.futures import ThreadPoolExecutor
+from concurrent.futures import ThreadPoolExecutor as Pool
 from dataclasses import dataclass, field
 from datetime import timedelta
 from itertools import pairwise, product
@@ -32,7 +32,7 @@ from txn.leases import (
     path,
     shared,
 )
-from txn.leases.service import LeaseService
+from txn.leases.service import LeaseService as Leases
 from txn.leases.tables import leases as rows
 from txn.locks.model import in_order
 
@@ -51,9 +51,9 @@ class Subject:
     """A database of leases, and services that use it."""
 
     url: str
-    opened: list[LeaseService] = field(default_factory=list)
+    opened: list[Leases] = field(default_factory=list)
 
-    def another(self, **details: Any) -> LeaseService:
+    def another(self, **details: Any) -> Leases:
         """A service in which no place ends because the machine is slow."""
         self.opened.append(open_leases(self.url, **{"place_s": LONG_S, **details}))
         return self.opened[-1]
@@ -68,25 +68,25 @@ def subject(database_url: str) -> Iterator[Subject]:
 
 
 @pytest.fixture
-def one(subject: Subject) -> LeaseService:
+def one(subject: Subject) -> Leases:
     return subject.another()
 
 
 @pytest.fixture
-def two(subject: Subject) -> LeaseService:
+def two(subject: Subject) -> Leases:
     return subject.another()
 
 
 @pytest.fixture
-def pool(subject: Subject) -> Iterator[ThreadPoolExecutor]:
+def pool(subject: Subject) -> Iterator[Pool]:
     """Threads; when a test fails nobody goes on waiting in them."""
-    with ThreadPoolExecutor(8) as found:
+    with Pool(8) as found:
         yield found
         for service in subject.opened:
             service.close()
 
 
-def free(service: LeaseService, *objects: LockRequest) -> bool:
+def free(service: Leases, *objects: LockRequest) -> bool:
     """Whether objects can be had at once; then they are dropped."""
     try:
         lease_id = service.grab_lease(objects, LONG_S)
@@ -96,27 +96,27 @@ def free(service: LeaseService, *objects: LockRequest) -> bool:
     return True
 
 
-def leased(service: LeaseService, *objects: str) -> list[str]:
+def leased(service: Leases, *objects: str) -> list[str]:
     return [str(lease.request) for lease in service.list_lease(objects)]
 
 
-def places(service: LeaseService) -> int:
+def places(service: Leases) -> int:
     """How many rows of requests that wait there are."""
     chosen = rows.select().where(~rows.c.granted)
     return service.connections.run(lambda each: len(each.execute(chosen).all()))
 
 
-def wait_for_places(service: LeaseService, count: int) -> None:
+def wait_for_places(service: Leases, count: int) -> None:
     assert poll(lambda: places(service) == count, PATIENCE_MS)
 
 
-def place(service: LeaseService) -> Any:
+def place(service: Leases) -> Any:
     """The row of the one request that waits."""
     chosen = rows.select().where(~rows.c.granted)
     return service.connections.run(lambda each: each.execute(chosen).one())
 
 
-def let_pass(service: LeaseService, passed: timedelta, lease_id: int | None = None) -> None:
+def let_pass(service: Leases, passed: timedelta, lease_id: int | None = None) -> None:
     """Move the times of a lease, or of all and of the places in the line, into the past: as if so
     much time had passed on the database's clock."""
     chosen = rows.c.lease_id == lease_id if lease_id else rows.c.lease_id > 0
@@ -137,7 +137,7 @@ def deny(one: LockRequest, two: LockRequest) -> bool:
     return not all(each.mode.allows(modes[each.path]) for each in theirs)
 
 
-def test_claims_conflict_exactly_as_locks_do(one: LeaseService, two: LeaseService) -> None:
+def test_claims_conflict_exactly_as_locks_do(one: Leases, two: Leases) -> None:
     """A lease on a table must keep out who would write a partition of it, and nobody else."""
     claims = [LockRequest(path(name), mode) for name, mode in product(NAMES, Mode)]
     for held in claims:
@@ -147,9 +147,7 @@ def test_claims_conflict_exactly_as_locks_do(one: LeaseService, two: LeaseServic
         one.drop_lease(lease_id)
 
 
-def test_names_that_differ_by_case_are_one_and_values_are_not(
-    one: LeaseService, two: LeaseService
-) -> None:
+def test_names_that_differ_by_case_are_one_and_values_are_not(one: Leases, two: Leases) -> None:
     """To Hive `Sales.Orders` and `sales.orders` are one table: two who lease it must meet."""
     lease_id = one.grab_lease([exclusive("Sales/ORDERS/Day=Mon/Place=a%2FB")], LONG_S)
     (lease,) = one.list_lease("SALES/orders/day=Mon")
@@ -165,7 +163,7 @@ def test_names_that_differ_by_case_are_one_and_values_are_not(
     assert one.force_drop_lease("Sales/Orders/DAY=Mon") == 1
 
 
-def test_names_are_told_apart_whatever_is_in_them(one: LeaseService, two: LeaseService) -> None:
+def test_names_are_told_apart_whatever_is_in_them(one: Leases, two: Leases) -> None:
     """Databases compare texts by rules of their own, and patterns give some letters a meaning."""
     odd = [*"éÉ日'\"\\", "e\u0301", "p=%", "p=_", "p=A", "p=a", "p=1", "p=1 ", "a/b"]
     for name in odd:
@@ -176,7 +174,7 @@ def test_names_are_told_apart_whatever_is_in_them(one: LeaseService, two: LeaseS
     assert free(two, shared("d/t/p=2"), exclusive("d/t/p"), exclusive("d/t/p=1%20%20"))
 
 
-def test_many_objects_are_one_lease(one: LeaseService, two: LeaseService) -> None:
+def test_many_objects_are_one_lease(one: Leases, two: Leases) -> None:
     parts = [f"d/t/p={number}" for number in range(1_000)]
     lease_id = one.grab_lease(map(exclusive, parts), LONG_S)
     assert len(one.list_lease("d/t")) == 1_000
@@ -188,7 +186,7 @@ def test_many_objects_are_one_lease(one: LeaseService, two: LeaseService) -> Non
         one.grab_lease(map(exclusive, [*parts, "d/t/p=1000"]), LONG_S)
 
 
-def test_an_object_named_twice_is_claimed_once_in_the_stronger_mode(one: LeaseService) -> None:
+def test_an_object_named_twice_is_claimed_once_in_the_stronger_mode(one: Leases) -> None:
     lease_id = one.grab_lease([shared("d/t"), exclusive("d/t"), shared("d/t")], LONG_S)
     assert leased(one) == ["X d/t"]
     one.drop_lease(lease_id)
@@ -197,7 +195,7 @@ def test_an_object_named_twice_is_claimed_once_in_the_stronger_mode(one: LeaseSe
 
 
 def test_a_denial_names_the_holder_the_object_and_the_end_and_grants_nothing(
-    one: LeaseService, two: LeaseService
+    one: Leases, two: Leases
 ) -> None:
     one.grab_lease([shared("d/t/p=2")], LONG_S, user="bob")
     one.grab_lease([shared("d/t/p=1")], 2 * LONG_S, user="ann")
@@ -210,7 +208,7 @@ def test_a_denial_names_the_holder_the_object_and_the_end_and_grants_nothing(
     assert f"S d/t/p=1 by ann until {lease.end_utc.isoformat()}" in str(denied.value)
 
 
-def test_a_later_lease_has_a_larger_id(one: LeaseService, subject: Subject) -> None:
+def test_a_later_lease_has_a_larger_id(one: Leases, subject: Subject) -> None:
     """An id serves as a fencing token: it must not come again, not even when all leases are gone
     and every client has been closed."""
     found = []
@@ -224,7 +222,7 @@ def test_a_later_lease_has_a_larger_id(one: LeaseService, subject: Subject) -> N
     assert all(before < after for before, after in pairwise(found))
 
 
-def test_what_is_no_claim_is_refused_and_nothing_is_written(one: LeaseService) -> None:
+def test_what_is_no_claim_is_refused_and_nothing_is_written(one: Leases) -> None:
     table = [exclusive("d/t")]
     refused: list[Callable[[], object]] = [
         lambda: one.grab_lease([], 1),
@@ -254,9 +252,7 @@ def test_what_is_no_claim_is_refused_and_nothing_is_written(one: LeaseService) -
     assert [lease.path.parts for lease in one.list_lease()] == [LONGEST]
 
 
-def test_expired_leases_are_removed_later_also_by_grabs(
-    one: LeaseService, two: LeaseService
-) -> None:
+def test_expired_leases_are_removed_later_also_by_grabs(one: Leases, two: Leases) -> None:
     for number in range(3):
         one.grab_lease([exclusive(f"d/t{number}"), shared("d/u")], LONG_S)
     one.grab_lease([exclusive("d/live")], 2 * LONG_S)
@@ -270,7 +266,7 @@ def test_expired_leases_are_removed_later_also_by_grabs(
     assert one.remove_expired() == 0  # one of so many grabs has done it
 
 
-def test_an_extension_moves_the_end_and_not_the_start(one: LeaseService, two: LeaseService) -> None:
+def test_an_extension_moves_the_end_and_not_the_start(one: Leases, two: Leases) -> None:
     lease_id = one.grab_lease([exclusive("d/t"), shared("d/u")], LONG_S)
     let_pass(one, timedelta(seconds=LONG_S / 2))
     started = one.list_lease()[0].start_utc
@@ -281,7 +277,7 @@ def test_an_extension_moves_the_end_and_not_the_start(one: LeaseService, two: Le
     assert [(lease.start_utc, lease.end_utc) for lease in one.list_lease()] == [(started, end)] * 2
 
 
-def test_some_objects_of_a_lease_can_be_extended(one: LeaseService) -> None:
+def test_some_objects_of_a_lease_can_be_extended(one: Leases) -> None:
     lease_id = one.grab_lease([exclusive("d/t"), shared("d/u"), shared("d/v")], LONG_S)
     end = one.extend_lease(lease_id, ["d/u", shared("d/v")], duration_s=3 * LONG_S)
     table, *others = one.list_lease()
@@ -308,7 +304,7 @@ def test_a_lease_cannot_be_extended_for_ever(subject: Subject) -> None:
     assert [lease.end_utc for lease in service.list_lease("d/t")] == [end]
 
 
-def test_an_expired_lease_is_neither_extended_nor_counted_as_dropped(one: LeaseService) -> None:
+def test_an_expired_lease_is_neither_extended_nor_counted_as_dropped(one: Leases) -> None:
     lease_id = one.grab_lease([exclusive("d/t")], LONG_S)
     let_pass(one, timedelta(seconds=LONG_S))
     with pytest.raises(LeaseNotFoundError):
@@ -319,7 +315,7 @@ def test_an_expired_lease_is_neither_extended_nor_counted_as_dropped(one: LeaseS
 
 
 def test_a_lease_that_was_dropped_in_part_cannot_be_extended_as_a_whole(
-    one: LeaseService, two: LeaseService
+    one: Leases, two: Leases
 ) -> None:
     """Its holder relies on all of it, and must hear that somebody dropped a part by force, also if
     it knows no more than the id. The rest ends at its time."""
@@ -336,7 +332,7 @@ def test_a_lease_that_was_dropped_in_part_cannot_be_extended_as_a_whole(
     assert [lease.end_utc for lease in one.list_lease("d/u")] == [two_ends]
 
 
-def test_a_lease_stays_ended_when_the_clock_goes_back(one: LeaseService, two: LeaseService) -> None:
+def test_a_lease_stays_ended_when_the_clock_goes_back(one: Leases, two: Leases) -> None:
     """An operator sets the clock. Whoever got the object after the first lease's end must not find
     that one alive again."""
     first = one.grab_lease([exclusive("d/t")], LONG_S)
@@ -349,7 +345,7 @@ def test_a_lease_stays_ended_when_the_clock_goes_back(one: LeaseService, two: Le
 
 
 def test_leases_are_listed_and_dropped_by_force_with_all_that_lies_within(
-    one: LeaseService, two: LeaseService
+    one: Leases, two: Leases
 ) -> None:
     for name in NAMES:
         one.grab_lease([shared(name)], LONG_S)
@@ -365,9 +361,7 @@ def test_leases_are_listed_and_dropped_by_force_with_all_that_lies_within(
     assert two.force_drop_lease([]) == 1
 
 
-def test_a_grab_waits_until_the_lease_is_dropped(
-    one: LeaseService, two: LeaseService, pool: ThreadPoolExecutor
-) -> None:
+def test_a_grab_waits_until_the_lease_is_dropped(one: Leases, two: Leases, pool: Pool) -> None:
     held = one.grab_lease([exclusive("d/t")], LONG_S)
     waiting = pool.submit(two.grab_lease, [shared("d/t/p=1"), exclusive("d/u")], LONG_S, WAIT_S)
     wait_for_places(one, 2)
@@ -379,9 +373,7 @@ def test_a_grab_waits_until_the_lease_is_dropped(
     assert places(one) == 0
 
 
-def test_who_asked_first_is_served_first(
-    one: LeaseService, two: LeaseService, pool: ThreadPoolExecutor
-) -> None:
+def test_who_asked_first_is_served_first(one: Leases, two: Leases, pool: Pool) -> None:
     held = one.grab_lease([exclusive("d/t")], LONG_S)
     order: list[int] = []
 
@@ -400,9 +392,7 @@ def test_who_asked_first_is_served_first(
     assert order == list(range(5))
 
 
-def test_nobody_overtakes_who_waits_and_conflicts(
-    one: LeaseService, two: LeaseService, pool: ThreadPoolExecutor
-) -> None:
+def test_nobody_overtakes_who_waits_and_conflicts(one: Leases, two: Leases, pool: Pool) -> None:
     reader = one.grab_lease([shared("d/t")], LONG_S)
     writer = pool.submit(two.grab_lease, [exclusive("d/t/p=1")], LONG_S, WAIT_S, user="bob")
     assert writer.result() > reader  # a shared claim of the table lets a partition be written
@@ -420,7 +410,7 @@ def test_nobody_overtakes_who_waits_and_conflicts(
 
 
 def test_a_waiter_that_died_is_in_the_way_for_seconds_only(
-    one: LeaseService, two: LeaseService, pool: ThreadPoolExecutor
+    one: Leases, two: Leases, pool: Pool
 ) -> None:
     one.grab_lease([shared("d/t")], LONG_S)
 
@@ -431,7 +421,7 @@ def test_a_waiter_that_died_is_in_the_way_for_seconds_only(
         def sleep_ms(self, duration_ms: int) -> None:
             raise Killed
 
-    class Dead(LeaseService):
+    class Dead(Leases):
         def _sweep(self) -> None:
             """Nobody cleans up."""
 
@@ -451,7 +441,7 @@ def test_a_waiter_that_died_is_in_the_way_for_seconds_only(
 
 
 def test_a_waiter_keeps_its_place_for_as_long_as_it_waits(
-    one: LeaseService, two: LeaseService, pool: ThreadPoolExecutor
+    one: Leases, two: Leases, pool: Pool
 ) -> None:
     held = one.grab_lease([exclusive("d/t")], LONG_S)
     waiting = pool.submit(two.grab_lease, [exclusive("d/t")], LONG_S, WAIT_S)

@@ -31,7 +31,6 @@ from txn.errors import MaybeApplied, NotApplied, StoreClosedError, StoreError
 from txn.leases import (
     LeaseAlreadyExistsError,
     LeaseNotFoundError,
-    databases,
     exclusive,
     open_leases,
     path,
@@ -438,11 +437,14 @@ def test_a_fork_waits_for_what_is_under_way(database_url: str) -> None:
 
 def test_a_fork_does_not_wait_for_its_own_transaction(tmp_path: Folder) -> None:
     """A signal handler may fork at any place, and would wait for itself."""
-    with open_leases(f"sqlite:///{tmp_path}/leases") as leases:
+    url = f"sqlite:///{tmp_path}/leases"
+    with open_leases(url) as leases:
 
         def in_a_child() -> None:
-            with pytest.raises(StoreError, match="when this process was forked"):
-                leases.list_lease()
+            for look in (leases.list_lease, lambda: open_leases(url)):
+                with pytest.raises(StoreError, match="when this process was forked"):
+                    look()
+            leases.close()
             os._exit(0)
 
         def work(connection: Any) -> int:
@@ -451,35 +453,6 @@ def test_a_fork_does_not_wait_for_its_own_transaction(tmp_path: Folder) -> None:
             return leases.connections.database.next_id(connection)
 
         assert leases.connections.run(work) == 1
-
-
-def test_a_fork_within_a_transaction_cannot_use_the_leases(
-    tmp_path: Folder, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(databases, "FORK_WITHIN_S", 0.1)
-    url = f"sqlite:///{tmp_path}/leases"
-    begun, forked = threading.Event(), threading.Event()
-    with open_leases(url) as leases, open_leases(url) as idle, ThreadPoolExecutor(1) as pool:
-
-        def work(connection: Any) -> int:
-            leases.connections.database.take_turn(connection, [])
-            begun.set()
-            assert forked.wait(WITHIN_S)
-            return leases.connections.database.next_id(connection)
-
-        def in_a_child() -> None:
-            for look in (leases.list_lease, idle.list_lease, lambda: open_leases(url)):
-                with pytest.raises(StoreError, match="when this process was forked"):
-                    look()
-            leases.close()
-            os._exit(0)
-
-        working = pool.submit(leases.connections.run, work)
-        assert begun.wait(WITHIN_S)
-        assert in_child(in_a_child) == 0
-        forked.set()
-        assert working.result(WITHIN_S) == 1
-        assert idle.grab_lease([exclusive("d/t")], LONG_S) == 2
 
 
 STOPPED = """

@@ -11,7 +11,8 @@ import socket
 import threading
 import uuid
 from collections.abc import Iterator
-from concurrent.futures import Future, ThreadPoolExecutor
+from concurrent.futures import Future
+from concurrent.futures import ThreadPoolExecutor as Pool
 from dataclasses import dataclass, field, replace
 from pathlib import Path as Folder
 from typing import Any
@@ -88,8 +89,8 @@ def two(subject: Subject) -> LockManager:
 
 
 @pytest.fixture
-def pool() -> Iterator[ThreadPoolExecutor]:
-    with ThreadPoolExecutor(8) as found:
+def pool() -> Iterator[Pool]:
+    with Pool(8) as found:
         yield found
 
 
@@ -128,7 +129,7 @@ def test_every_parent_is_taken_as_shared(one: LockManager, two: LockManager) -> 
 
 
 def test_a_request_that_waits_keeps_nothing_but_its_place(
-    one: LockManager, two: LockManager, pool: ThreadPoolExecutor
+    one: LockManager, two: LockManager, pool: Pool
 ) -> None:
 
     def of_two() -> list[str]:
@@ -145,7 +146,7 @@ def test_a_request_that_waits_keeps_nothing_but_its_place(
 
 
 def test_a_reader_that_comes_after_a_waiting_writer_waits_behind_it(
-    one: LockManager, two: LockManager, subject: Subject, pool: ThreadPoolExecutor
+    one: LockManager, two: LockManager, subject: Subject, pool: Pool
 ) -> None:
     reader = one.hold([shared("d/t")])
     writer = pool.submit(two.hold, [exclusive("d/t")], waiting=FAIR)
@@ -162,7 +163,7 @@ def test_a_reader_that_comes_after_a_waiting_writer_waits_behind_it(
 
 
 def test_with_the_fairness_of_hive_readers_pass_a_waiting_writer(
-    one: LockManager, two: LockManager, subject: Subject, pool: ThreadPoolExecutor
+    one: LockManager, two: LockManager, subject: Subject, pool: Pool
 ) -> None:
     """What Hive's model says: a writer has no place while it sleeps between its retries."""
     reader = one.hold([shared("d/t")])
@@ -195,9 +196,7 @@ def test_a_waiter_that_gives_up_leaves_no_place(
 
 
 @on_all
-def test_locks_tell_who_holds_and_who_waits(
-    one: LockManager, two: LockManager, pool: ThreadPoolExecutor
-) -> None:
+def test_locks_tell_who_holds_and_who_waits(one: LockManager, two: LockManager, pool: Pool) -> None:
     before_ms = CLOCK.wall_ms()
     with one.hold([exclusive("d/t/p=1"), shared("d x/y")], query="insert"):
         waiting = pool.submit(two.hold, [shared("d/t/p=1")], query="select", waiting=FAIR)
@@ -256,7 +255,7 @@ def test_a_fork_that_leaves_the_block_releases_nothing_that_its_parent_holds(
 
 
 def test_a_waiter_for_an_explicit_lock_ends_with_its_session(
-    subject: Subject, one: LockManager, two: LockManager, pool: ThreadPoolExecutor
+    subject: Subject, one: LockManager, two: LockManager, pool: Pool
 ) -> None:
     """It has been granted nothing and nobody knows of it: it would be in the way for ever."""
     ending = subject.another("ending")
@@ -299,7 +298,7 @@ def test_a_holder_knows_that_it_holds(one: LockManager, two: LockManager) -> Non
 
 
 def test_fencing_tokens_grow_with_every_exclusive_grant(
-    one: LockManager, two: LockManager, pool: ThreadPoolExecutor
+    one: LockManager, two: LockManager, pool: Pool
 ) -> None:
     tokens = []
     for manager in (one, two, one):
@@ -315,7 +314,7 @@ def test_fencing_tokens_grow_with_every_exclusive_grant(
 
 @on_all
 def test_a_token_of_an_explicit_lock_is_below_those_of_whoever_waited_for_it(
-    one: LockManager, two: LockManager, subject: Subject, pool: ThreadPoolExecutor
+    one: LockManager, two: LockManager, subject: Subject, pool: Pool
 ) -> None:
     """It is made to stay only after others have come to stand behind it."""
     first = one.hold([exclusive("d/t")])
@@ -374,7 +373,7 @@ def test_a_hundred_partitions_are_one_request(one: LockManager, two: LockManager
 
 
 @on_all
-def test_nobody_waits_in_a_circle(subject: Subject, pool: ThreadPoolExecutor) -> None:
+def test_nobody_waits_in_a_circle(subject: Subject, pool: Pool) -> None:
     objects = [f"d/{name}" for name in "abcd"]
     start = threading.Barrier(8)
 

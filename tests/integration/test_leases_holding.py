@@ -271,11 +271,3 @@ def test_who_may_not_use_the_leases_of_the_machine_is_not_given_others(machine: 
     if HAS_OTHERS or os.getuid():
         as_user(EVE, [], be_sent_away)
     machine.chmod(0o2770)
-
-
-def test_a_folder_of_one_user_is_as_private_as_he_likes(machine: Path) -> None:
-    machine.chmod(0o700)
-    if HAS_OTHERS:
-        os.chown(machine, ANN, ANN)
-    as_user(ANN, [GROUP], grab)
-    assert stat.S_IMODE((machine / "leases.sqlite").stat().st_mode) == 0o600

@@ -9,6 +9,7 @@ import json
 import os
 import signal
 import subprocess
+import threading
 import time
 import uuid
 from collections.abc import Iterator, Sequence
@@ -19,6 +20,7 @@ from threading import Event
 
 import pytest
 from kazoo.client import KazooClient
+from kazoo.handlers import utils
 
 from tests.integration.lock_worker import (
     GUARDED,
@@ -32,11 +34,22 @@ from tests.integration.lock_worker import (
 from tests.integration.serving import wire
 from tests.integration.workers import Start, starting
 from tests.integration.zookeeper import ZooKeeper, zookeeper  # noqa: F401  (a fixture)
+from tests.unit.interrupting import interrupt_each
 from txn import Key, connect
 from txn.clock import poll
 from txn.errors import StoreError
-from txn.locks import LockLost, LockManager, LockRequest, Waiting, exclusive, path, shared
-from txn.locks.opening import open_manager, open_stored
+from txn.locks import (
+    LockLost,
+    LockManager,
+    LockRequest,
+    Waiting,
+    exclusive,
+    open_manager,
+    path,
+    shared,
+)
+from txn.locks.opening import open_stored
+from txn.locks.zookeeper import client
 from txn.locks.zookeeper.client import CALL_WITHIN_S
 from txn.locks.zookeeper.queues import ZooKeeperQueues
 from txn.model import Delete
@@ -329,3 +342,25 @@ def test_a_session_in_a_store_that_others_end_tells_its_holder() -> None:
             again.check()
         other.close()
         manager.close()
+
+
+@pytest.mark.long
+@pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning")
+def test_an_interrupted_thread_leaves_the_session_to_others(
+    zookeeper: ZooKeeper,  # noqa: F811
+) -> None:
+    """It left the condition of an answer locked, for which the driver's reader waited for ever."""
+    uri = f"zookeeper://{zookeeper.hosts}/tests/{uuid.uuid4().hex}"
+    with open_manager(uri) as one, open_manager(uri) as two:
+
+        def act() -> None:
+            with one.hold(exclusive("d/t"), waiting=Waiting(deadline_ms=10_000)):
+                pass
+
+        def check() -> None:
+            began = time.monotonic()
+            one.hold(exclusive("d/u")).release()
+            two.hold(exclusive("d/t"), waiting=Waiting(deadline_ms=10_000)).release()
+            assert time.monotonic() - began < 5
+
+        interrupt_each([utils, client, threading], act, check, every=4)

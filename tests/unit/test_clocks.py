@@ -472,14 +472,6 @@ def test_fsck_names_cells_from_the_future(protocol: ProtocolName) -> None:
     assert not [f for f in check(context, scan=[TABLE]) if f.kind is Kind.FUTURE_CELL]
 
 
-def test_fsck_names_transactions_whose_row_keys_lie_in_the_future() -> None:
-    world = Servers("six-phase", DAY_MS)
-    done = world.other.commit([Mutation(X, b"1")])
-    (found,) = check(world.engine.context)
-    assert (found.kind, found.transaction, found.key) == (Kind.FUTURE_CELL, done.transaction, None)
-    assert found.facts["cells"] == 0
-
-
 @pytest.mark.parametrize("salt_buckets", [1, 4])
 @pytest.mark.parametrize("tables", [[], [b"txn"]])
 def test_the_doctor_names_transactions_and_cells_from_the_future(

@@ -113,14 +113,6 @@ def test_a_lock_is_in_the_way_and_so_is_the_future() -> None:
     assert "data/y/d:x: set it" in ahead
 
 
-def test_what_may_be_data_stays() -> None:
-    world = World()
-    mine = Key("x", "d", "hem_lock", TABLE)
-    world.store.write([Edit(mine, b"tree", 1)])
-    assert convert(world.engine.context, "fenced", [TABLE]) == 0
-    assert world.value(mine) == b"tree"
-
-
 def test_somebody_else_may_be_first() -> None:
     world = World(protocol="fenced")
     world.store.write([Edit(protocol_key(b"txn"), b"later", world.clock.wall_ms() + 1)])

@@ -7,11 +7,10 @@ import logging
 import pytest
 
 from recovery import Kind, Repaired, check, repair
-from recovery.purge import delete_cells
 from tests.unit.worlds import POLICY, TABLE, World, X, Y, is_step
 from txn.clock import poll
 from txn.model import Check, Mutation
-from txn.protocol.recovery import mark_complete, roll_forward
+from txn.protocol.recovery import roll_forward
 from txn.protocol.row import read_rows
 from txn.protocol.statuses import PROTOCOLS, ProtocolName, Status
 from txn.protocol.transaction import load_transaction
@@ -79,19 +78,6 @@ def test_a_row_that_cannot_be_completed_stays_with_free_locks(
     assert finding.kind is Kind.DECIDED
     assert repair(world.engine.context, finding) == Repaired("rolled forward")
     assert world.statuses() == [Status.COMPLETE]
-
-
-def test_a_row_that_was_deleted_before_its_last_step_is_not_written_again() -> None:
-    world = far_world()
-    world.engine.commit(BOTH_KEYS)
-    (row,) = world.store.scan(b"txn", b"transaction.", b"transaction/")
-    (t,) = (load_transaction(world.engine.context, row) for row in world.rows())
-    delete_cells(world.engine.context, [row])
-    world.clock.advance(10)
-    mark_complete(world.engine.context, [t])
-    assert world.rows() == []
-    world.engine.flush()
-    assert world.rows() == []
 
 
 @pytest.mark.parametrize("status", [Status.PUT, Status.CLEANING])
