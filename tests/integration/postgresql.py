@@ -90,14 +90,15 @@ class PostgreSQL:
 
     def kill(self) -> None:
         """Let it die, all its processes at once."""
-        number = (self.folder / "data" / "postmaster.pid").read_text().split()[0]
-        server = psutil.Process(int(number))
+        number = self.folder / "data" / "postmaster.pid"
+        server = psutil.Process(int(number.read_text().split()[0]))
         server.suspend()
         everyone = [*server.children(recursive=True), server]
         for each in everyone:
             with suppress(psutil.NoSuchProcess):
                 each.kill()
         _wait_until_dead(everyone)
+        number.unlink()  # who starts it would take a zombie for a server
 
     def restart(self) -> None:
         """End it and start it again."""
