@@ -98,7 +98,8 @@ class PostgreSQL:
             with suppress(psutil.NoSuchProcess):
                 each.kill()
         _wait_until_dead(everyone)
-        number.unlink()  # who starts it would take a zombie for a server
+        for claim in (number, *self.folder.glob(".s.PGSQL.*.lock")):
+            claim.unlink()  # who starts it would take a zombie for a server
 
     def restart(self) -> None:
         """End it and start it again."""
@@ -107,7 +108,8 @@ class PostgreSQL:
 
     def remove(self) -> None:
         """End it, without a last write of all that it has, and delete its data."""
-        self.stop("immediate")
+        with suppress(PostgreSQLError):  # it may have been killed
+            self.stop("immediate")
         shutil.rmtree(self.folder)
 
     def connect(self, database: str = "postgres") -> psycopg.Connection[Any]:
