@@ -9,7 +9,7 @@ from unittest.mock import patch
 import pytest
 
 from tests.unit.worlds import TABLE, BreakingOff, World, X, Y
-from txn import MaybeApplied, Mutation, NotApplied, StoreError, TxnError
+from txn import InvalidRequestError, MaybeApplied, Mutation, NotApplied, StoreError, TxnError
 from txn.client.engine import Engine
 from txn.client.measured import MeasuredStore
 from txn.clock import ManualClock
@@ -212,6 +212,10 @@ def test_each_call_is_told_once_and_passed_on_as_it_is() -> None:
     assert store.describe(TABLE) == {b"d": Family()}
     assert store.find_splits(TABLE, 3) == below.find_splits(TABLE, 3)
     store.compact(TABLE, 1)
+    with pytest.raises(InvalidRequestError):
+        store.write([Edit(X._replace(row=b"r" * 40_000), b"1", 5)])
+    assert told(events).pop() == ("write", "refused", 1)
+    events.pop()
     assert store.features == below.features
     calls = ["ensure_table", "write", "check_and_put", "read", "read_versions", "scan", "describe"]
     items = [1, 2, 1, 2, *[1] * 5]

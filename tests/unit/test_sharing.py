@@ -169,6 +169,19 @@ def test_who_finds_a_read_that_takes_long_does_not_wait_for_it() -> None:
     assert slow.shared._reader is None
 
 
+def test_what_is_just_being_read_is_waited_for(monkeypatch: pytest.MonkeyPatch) -> None:
+    """To ask for it again would double the work of a server that is slow."""
+    monkeypatch.setattr("txn.stores.hbase.native.sharing.PATIENCE_MS", 0)
+    monkeypatch.setattr("txn.stores.hbase.native.sharing.TOGETHER_MS", PATIENCE_S * 1000)
+    slow = Slow()
+    in_a_party = queued("a", TIMEOUT_MS)
+    with ThreadPoolExecutor(1) as pool:
+        waiting = pool.submit(slow.shared._wait, in_a_party)
+        in_a_party.news.release()
+        waiting.result(PATIENCE_S)
+    assert not in_a_party.news.acquire(blocking=False), "it has waited for the news"
+
+
 def test_a_reader_that_is_interrupted_leaves_the_others_to_themselves() -> None:
     """As by KeyboardInterrupt, which is no failure of a store: those that it was to read for read,
     and whoever comes later is not kept waiting."""
