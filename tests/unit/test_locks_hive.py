@@ -110,6 +110,7 @@ STATEMENTS = [
     ("FROM t2 INSERT INTO a SELECT x WHERE p = 2 INSERT INTO b SELECT y WHERE p = 2",
      "X a, X b, S t2, S t2/p=2, S t2/p=2/q=a"),
     # queries: the partitions that they can read
+    ("SELECT * FROM t1 WHERE 1 = t1.p AND (a > 3 AND b = 'x')", "S t1, S t1/p=1"),
     ("SELECT * FROM t1 WHERE p = NULL", ALL_T1),
     ("SELECT * FROM t1 WHERE p IN (1, a)", ALL_T1),
     ("SELECT a FROM t1 GROUP BY a HAVING p = 1", ALL_T1),
@@ -137,6 +138,10 @@ STATEMENTS = [
     ("WITH plain AS (SELECT 1) FROM plain INSERT INTO n SELECT *", "X n"),
     ("WITH RECURSIVE a AS (SELECT 1 UNION ALL SELECT * FROM a) SELECT * FROM a", ""),
     # a constant is a partition only where its type makes it certain
+    ("SELECT * FROM dated WHERE ds = DATE '2020-01-01'", "S dated, S dated/ds=2020-01-01"),
+    ("SELECT * FROM t1 WHERE p = -1", "S t1, S t1/p=-1"),
+    ("INSERT INTO named PARTITION (ds='') SELECT 1",
+     "S named, X named/ds=__HIVE_DEFAULT_PARTITION__"),
     ("SELECT * FROM t1 WHERE p = '01'", ALL_T1),
     ("SELECT * FROM named WHERE ds = '1'", "S named, S named/ds=1"),
     ("SELECT * FROM named WHERE ds = 1", "S named, S named/ds=01, S named/ds=1"),
@@ -237,6 +242,8 @@ def test_a_statement_locks_what_it_needs_and_is_read_to_its_last_word(
         "EXECUTE IMMEDIATE 'TRUNCATE TABLE t'",
         "BEGIN SELECT 1; END",
         "SELECT * FROM libsvm.`x`",
+        "INSERT INTO TABLE FUNCTION f() SELECT 1",
+        "INSERT INTO t1 PARTITION (p=(SELECT 1)) SELECT 2; TRUNCATE TABLE t1 PARTITION (p=(1))",
         "SELECT " + "(" * 3000 + "1" + ")" * 3000,
         "EXPLAIN ANALYZE " * 1_000 + "SELECT 1",
     ],
