@@ -6,7 +6,12 @@ that what is done is not reported.
 
 from __future__ import annotations
 
+import os
+import signal
 import sqlite3
+import subprocess
+import sys
+import threading
 from collections.abc import Callable, Iterator
 from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import contextmanager
@@ -21,7 +26,7 @@ from sqlalchemy.dialects.postgresql.psycopg import PGDialect_psycopg
 from sqlalchemy.dialects.sqlite.pysqlite import SQLiteDialect_pysqlite
 
 from tests.integration.postgresql import PostgreSQL
-from txn.clock import ManualClock, SystemClock
+from txn.clock import ManualClock, poll
 from txn.errors import MaybeApplied, NotApplied, StoreClosedError, StoreError
 from txn.leases import (
     LeaseAlreadyExistsError,
@@ -35,8 +40,7 @@ from txn.leases.service import LeaseService
 from txn.leases.tables import leases, now
 
 LONG_S = 3_600
-WAIT_S = 300
-CLOCK = SystemClock()
+WAIT_MS = 300_000
 
 
 @pytest.fixture
@@ -79,34 +83,33 @@ def commits(monkeypatch: pytest.MonkeyPatch) -> Commits:
     return found
 
 
-def until_somebody_waits(connection: Connection) -> None:
+def wait_until_somebody_waits(connection: Connection) -> None:
     """Until a session of this database has asked for a lock that another one has."""
     waiting = text(
         "SELECT 1 FROM pg_locks JOIN pg_database ON database = pg_database.oid"
         " WHERE NOT granted AND datname = current_database()"
     )
-    due_ms = CLOCK.monotonic_ms() + WAIT_S * 1000
-    while connection.execute(waiting).first() is None:
-        assert CLOCK.monotonic_ms() < due_ms
-        CLOCK.sleep_ms(5)
+    assert poll(lambda: connection.execute(waiting).first() is not None, WAIT_MS)
 
 
 def ids(service: LeaseService) -> list[int]:
     return [lease.lease_id for lease in service.list_lease()]
 
 
-def test_a_grab_whose_commit_failed_is_tried_again(one: LeaseService, commits: Commits) -> None:
-    """The server was restarted: the caller need not know."""
-    commits.next = ["not done", "not done"]
-    lease_id = one.grab_lease([exclusive("d/t")], LONG_S)
-    assert ids(one) == [lease_id]
-
-
-def test_a_grab_whose_reply_was_lost_is_found_again(one: LeaseService, commits: Commits) -> None:
-    """Or it would be in its own way, under an id that nobody knows."""
-    commits.next = ["not reported", "not reported"]
+@pytest.mark.parametrize("fate", ["not done", "not reported"])
+def test_what_failed_or_whose_reply_was_lost_is_done_once(
+    one: LeaseService, commits: Commits, fate: Literal["not done", "not reported"]
+) -> None:
+    """A grab would else be in its own way, under an id that nobody knows."""
+    commits.next = [fate, fate]
     lease_id = one.grab_lease([exclusive("d/t"), shared("d/u")], LONG_S)
     assert ids(one) == [lease_id] * 2
+    commits.next = [fate]
+    end = one.extend_lease(lease_id, duration_s=2 * LONG_S)
+    assert [lease.end_utc for lease in one.list_lease()] == [end, end]
+    commits.next = [fate]
+    one.drop_lease(lease_id)
+    assert ids(one) == []
 
 
 def test_a_place_whose_reply_was_lost_is_found_again(one: LeaseService, commits: Commits) -> None:
@@ -117,19 +120,6 @@ def test_a_place_whose_reply_was_lost_is_found_again(one: LeaseService, commits:
         one.grab_lease([exclusive("d/t")], LONG_S, 0.2)
     assert ids(one) == [held]
     assert one.drop_lease(one.grab_lease([shared("d/t")], LONG_S)) == 1
-
-
-def test_an_extension_and_a_drop_whose_replies_were_lost(
-    one: LeaseService, commits: Commits
-) -> None:
-    """Both may be done twice."""
-    lease_id = one.grab_lease([exclusive("d/t")], LONG_S)
-    commits.next = ["not reported"]
-    end = one.extend_lease(lease_id, duration_s=2 * LONG_S)
-    assert [lease.end_utc for lease in one.list_lease()] == [end]
-    commits.next = ["not reported"]
-    one.drop_lease(lease_id)
-    assert ids(one) == []
 
 
 @pytest.mark.parametrize("wait_s", [0, 60])
@@ -148,16 +138,6 @@ def test_what_a_grab_that_failed_may_have_written_is_given_back(
         assert ids(service) == ([held, later] if held else [later])
 
 
-def test_an_outage_is_told_and_ends(database_url: str, commits: Commits) -> None:
-    """The error names the database; when it is back nobody has to open it again."""
-    with open_leases(database_url, clock=ManualClock()) as service:
-        commits.next = ["not done"] * 10_000
-        with pytest.raises(StoreError, match="the database of the leases failed url='"):
-            service.grab_lease([exclusive("d/t")], LONG_S)
-        commits.next = []
-        assert ids(service) == []
-
-
 @pytest.mark.parametrize(
     ("name", "password", "database", "said"),
     [
@@ -173,7 +153,6 @@ def test_what_will_not_pass_is_told_at_once(
     database: str | None,
     said: str,
 ) -> None:
-    """Whoever has mistyped a password stands waiting, and must be told that it was that."""
     with postgresql.connect() as session:
         session.execute("DROP ROLE IF EXISTS ann")
         session.execute("CREATE ROLE ann LOGIN PASSWORD 'right'")
@@ -205,39 +184,35 @@ SETTINGS = [
 ]
 
 
-@pytest.mark.parametrize("setting", SETTINGS)
-def test_a_role_may_have_settings_of_its_own(postgresql: PostgreSQL, setting: str) -> None:
-    """An administrator has made it for other programs: dates in German, quick time-outs."""
+@pytest.mark.parametrize("encoding", ["SQL_ASCII", "LATIN1"])
+@pytest.mark.parametrize("dates", ["German, DMY", "SQL, MDY"])
+def test_a_role_may_have_settings_of_its_own(
+    postgresql: PostgreSQL, dates: str, encoding: str
+) -> None:
     url = make_url(postgresql.new_database())
+    encoded = (f"DateStyle = '{dates}'", f"client_encoding = '{encoding}'")
     with postgresql.connect() as session:
-        session.execute(f'ALTER DATABASE "{url.database}" SET {setting}')
-    text = url.render_as_string(hide_password=False)
-    with open_leases(text) as service:
+        for setting in (*SETTINGS, *encoded):
+            session.execute(f'ALTER DATABASE "{url.database}" SET {setting}')
+    options = "&prepare_threshold=0&application_name=a%20b&keepalives_count=1"  # of the driver
+    with open_leases(url.render_as_string(hide_password=False) + options) as service:
         lease_id = service.grab_lease([exclusive("d/t")], 1234.5678901, user="grüße\\'x ☃")
         (lease,) = service.list_lease()
         assert lease.user == "grüße\\'x ☃"
-        assert abs(lease.end_utc - lease.start_utc - timedelta(seconds=1234.5678901)) < MOMENT
+        moment, minute = timedelta(microseconds=2), timedelta(minutes=1)
+        assert abs(lease.end_utc - lease.start_utc - timedelta(seconds=1234.5678901)) < moment
+        for name in ("idle_in_transaction_session_timeout", "lock_timeout"):
+            shown = text(f"SHOW {name}")
+            found = service.connections.run(lambda each: each.execute(shown).scalar_one())  # noqa: B023
+            assert found == "15s"  # a stopped client keeps its turn for no longer
         until = service.extend_lease(lease_id)
-        assert timedelta(0) <= service.now() + timedelta(seconds=1234.5678901) - until < MINUTE
+        assert timedelta(0) <= service.now() + timedelta(seconds=1234.5678901) - until < minute
         assert service.drop_lease(lease_id) == 1
 
 
-MOMENT, MINUTE = timedelta(microseconds=2), timedelta(minutes=1)
-
-
-@pytest.mark.parametrize(
-    "option",
-    ["prepare_threshold=0", "prepare_threshold=none", "application_name=a%20b&keepalives_count=1"],
-)
-def test_options_of_the_driver_may_be_in_the_url(postgresql: PostgreSQL, option: str) -> None:
-    """Behind a pool of connections nothing may be prepared."""
-    with open_leases(f"{postgresql.new_database()}&{option}") as service:
-        for _ in range(8):
-            service.drop_lease(service.grab_lease([exclusive("d/t")], LONG_S))
-
-
-def test_an_error_says_whether_it_happened(database_url: str, commits: Commits) -> None:
-    """A commit that was sent and not answered may have been done; what failed before it was not."""
+def test_an_outage_ends_and_errors_say_whether_it_happened(
+    database_url: str, commits: Commits
+) -> None:
     with open_leases(database_url, clock=ManualClock()) as service:
         commits.next = ["not reported"] * 10_000
         with pytest.raises(MaybeApplied):
@@ -249,6 +224,13 @@ def test_an_error_says_whether_it_happened(database_url: str, commits: Commits) 
 
         with pytest.raises(NotApplied, match="nowhere"):
             service.connections.run(fail)
+        commits.next = ["not done"] * 10_000
+        with pytest.raises(StoreError, match="the database of the leases failed url='"):
+            service.grab_lease([exclusive("d/t")], LONG_S)
+        commits.next = []
+        assert ids(service) == []
+    with pytest.raises(StoreClosedError):
+        service.list_lease()
 
 
 def test_a_file_that_is_no_database_is_an_error_of_ours(tmp_path: Folder) -> None:
@@ -256,41 +238,6 @@ def test_a_file_that_is_no_database_is_an_error_of_ours(tmp_path: Folder) -> Non
     (tmp_path / "notes").write_text("not a database, but a text that is long enough" * 50)
     with pytest.raises(NotApplied, match="file is not a database"):
         open_leases(f"sqlite:///{tmp_path}/notes")
-
-
-def test_a_closed_service_says_so(database_url: str) -> None:
-    """It must not open connections that nobody closes."""
-    service = open_leases(database_url)
-    service.close()
-    service.close()
-    with pytest.raises(StoreClosedError):
-        service.list_lease()
-
-
-def test_a_session_that_the_server_ended_is_replaced(postgresql: PostgreSQL) -> None:
-    """Firewalls and administrators end sessions that are idle."""
-    with open_leases(postgresql.new_database()) as service:
-        lease_id = service.grab_lease([exclusive("d/t")], LONG_S)
-        with postgresql.connect() as session:
-            ended = session.execute(
-                "SELECT pg_terminate_backend(pid, 60000) FROM pg_stat_activity"
-                " WHERE datname = %s AND backend_type = 'client backend'",  # no vacuum
-                [service.connections.url.database],
-            )
-            assert ended.fetchall() == [(True,)]
-        assert service.extend_lease(lease_id, duration_s=2 * LONG_S) > service.now()
-
-
-def test_a_stopped_client_keeps_its_turn_for_seconds_only(postgresql: PostgreSQL) -> None:
-    """Otherwise a process that is stopped within a grab stops all others with it."""
-    with open_leases(postgresql.new_database()) as service:
-
-        def setting(name: str) -> object:
-            shown = text(f"SHOW {name}")
-            return service.connections.run(lambda each: each.execute(shown).scalar_one())
-
-        assert setting("idle_in_transaction_session_timeout") == "15s"
-        assert setting("lock_timeout") == "15s"
 
 
 @pytest.mark.parametrize("level", ["read committed", "repeatable read", "serializable"])
@@ -309,23 +256,13 @@ def test_a_turn_shows_what_was_decided_before_it(postgresql: PostgreSQL, level: 
         def overtake(connection: Any) -> Any:
             database.take_turn(connection, [path("d/t")])
             grabbing = pool.submit(second.grab_lease, [exclusive("d/t")], LONG_S)
-            until_somebody_waits(connection)
+            wait_until_somebody_waits(connection)
             at = connection.execute(now().select()).scalar_one()
-            row = {
-                "lease_id": database.next_id(connection),
-                "object": "d/t",
-                "user_name": "ann",
-                "db_name": "d",
-                "table_name": "t",
-                "partition_name": "",
-                "start_utc": at,
-                "end_utc": at + timedelta(seconds=LONG_S),
-                "lease_type": "x",
-                "granted": True,
-                "duration_s": LONG_S,
-                "token": "",
-                "claims": 1,
-            }
+            names = {"object": "d/t", "user_name": "ann", "db_name": "d", "table_name": "t"}
+            times = {"start_utc": at, "end_utc": at + timedelta(seconds=LONG_S)}
+            claim = {"lease_type": "x", "granted": True, "duration_s": LONG_S, "claims": 1}
+            number = database.next_id(connection)
+            row = names | times | claim | {"lease_id": number, "partition_name": "", "token": ""}
             connection.execute(insert(leases).values(row))
             return grabbing
 
@@ -371,7 +308,6 @@ def test_a_lease_begins_after_the_one_that_was_dropped_for_it(postgresql: Postgr
 def test_a_lease_that_is_dropped_while_it_is_extended_is_not_extended(
     postgresql: PostgreSQL, dropped: list[str]
 ) -> None:
-    """Its holder must not be told that it has what somebody else may have by now."""
     url = postgresql.new_database()
     with open_leases(url) as one, open_leases(url) as two:
         held = one.grab_lease([exclusive("d/t"), exclusive("d/u")], LONG_S)
@@ -400,7 +336,7 @@ def test_a_grab_waits_for_an_extension_that_is_under_way(postgresql: PostgreSQL)
 
         def grab(_: Connection) -> None:
             grabbing.append(pool.submit(two.grab_lease, [exclusive("d/t")], LONG_S))
-            one.connections.run(until_somebody_waits)
+            one.connections.run(wait_until_somebody_waits)
 
         with just_before("UPDATE txn_leases", let_it_end):
             one.extend_lease(held)
@@ -409,10 +345,152 @@ def test_a_grab_waits_for_an_extension_that_is_under_way(postgresql: PostgreSQL)
         assert ids(one) == [held]
 
 
-def test_databases_can_be_opened_for_the_first_time_side_by_side(tmp_path: Folder) -> None:
-    """One of them creates the tables, and the others find them."""
-    with ThreadPoolExecutor(8) as pool:
-        urls = [f"sqlite:///{tmp_path}/{number}/leases" for number in range(4)] * 4
-        for service in pool.map(open_leases, urls):
-            service.grab_lease([shared("d/t")], LONG_S)
-            service.close()
+LONG_S = 3_600
+WITHIN_S = 120
+LEFT_BEHIND = """
+import os, sys
+from txn.leases import exclusive, open_leases
+
+leases = open_leases(sys.argv[1])
+leases.grab_lease([exclusive("d/of_the_parent")], 3600)
+reading, writing = os.pipe()
+if os.fork():
+    os.read(reading, 1)
+    if sys.argv[2] == "closes":
+        leases.close()
+    print("left", flush=True)
+    os._exit(0)
+leases.grab_lease([exclusive("d/of_the_child")], 3600)
+os.write(writing, b"!")
+sys.stdin.readline()
+leases.grab_lease([exclusive("d/of_the_orphan")], 3600)
+print("granted", flush=True)
+"""
+
+
+@pytest.mark.parametrize("how", ["closes", "dies"])
+def test_what_a_fork_is_granted_outlives_its_parent(database_url: str, how: str) -> None:
+    """A program that puts itself into the background forks and ends. SQLite's locks on its files
+    are not inherited: the child thought that it had its parent's, and wrote to a file that whoever
+    came last had deleted."""
+    with subprocess.Popen(
+        [sys.executable, "-c", LEFT_BEHIND, database_url, how],
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+        text=True,
+    ) as parent:
+        assert parent.stdin is not None
+        assert parent.stdout is not None
+        assert parent.stdout.readline() == "left\n"
+        assert parent.wait(WITHIN_S) == 0
+        with open_leases(database_url) as other:
+            other.grab_lease([exclusive("d/of_another")], LONG_S)
+            parent.stdin.write("\n")
+            parent.stdin.flush()
+            assert parent.stdout.readline() == "granted\n"
+            found = other.list_lease()
+    with open_leases(database_url) as later:
+        assert later.list_lease() == found
+    assert sorted((lease.lease_id, lease.table_name) for lease in found) == [
+        (1, "of_the_parent"),
+        (2, "of_the_child"),
+        (3, "of_another"),
+        (4, "of_the_orphan"),
+    ]
+
+
+def in_child(what: Any) -> int:
+    """Do something in a forked process; return its exit code."""
+    child = os.fork()
+    if child == 0:
+        try:
+            what()
+        finally:
+            os._exit(1)
+    _, status = os.waitpid(child, 0)
+    return os.waitstatus_to_exitcode(status)
+
+
+def test_a_fork_waits_for_what_is_under_way(database_url: str) -> None:
+    is_over = threading.Event()
+    with open_leases(database_url) as leases, ThreadPoolExecutor(2) as pool:
+
+        def grab() -> int:
+            count = 0
+            while not is_over.is_set():
+                leases.drop_lease(leases.grab_lease([exclusive("d/t")], LONG_S, LONG_S))
+                count += 1
+            return count
+
+        def in_a_child() -> None:
+            leases.drop_lease(leases.grab_lease([exclusive("d/t")], LONG_S, LONG_S))
+            os._exit(0)
+
+        grabbing = [pool.submit(grab) for _ in range(2)]
+        try:
+            assert [in_child(in_a_child) for _ in range(10)] == [0] * 10
+        finally:
+            is_over.set()
+        assert all(each.result(WITHIN_S) for each in grabbing)
+        assert leases.list_lease() == []
+
+
+def test_a_fork_does_not_wait_for_its_own_transaction(tmp_path: Folder) -> None:
+    """A signal handler may fork at any place, and would wait for itself."""
+    url = f"sqlite:///{tmp_path}/leases"
+    with open_leases(url) as leases:
+
+        def in_a_child() -> None:
+            for look in (leases.list_lease, lambda: open_leases(url)):
+                with pytest.raises(StoreError, match="when this process was forked"):
+                    look()
+            leases.close()
+            os._exit(0)
+
+        def work(connection: Any) -> int:
+            leases.connections.database.take_turn(connection, [])
+            assert in_child(in_a_child) == 0
+            return leases.connections.database.next_id(connection)
+
+        assert leases.connections.run(work) == 1
+
+
+STOPPED = """
+import os, signal, sys
+from txn.leases import exclusive, open_leases, shared
+from txn.locks import LockLost
+
+leases = open_leases(sys.argv[1])
+with leases.hold([exclusive("d/t"), shared("d/u")], float(sys.argv[2])) as held:
+    print(held.lost, flush=True)
+    os.kill(os.getpid(), signal.SIGSTOP)
+    try:
+        held.check()
+    except LockLost:
+        print("lost", flush=True)
+"""
+
+
+@pytest.mark.parametrize("how", ["it ends", "a part is dropped"])
+def test_a_holder_that_was_stopped_meanwhile_is_told_when_it_asks(
+    database_url: str, how: str
+) -> None:
+    duration_s = LONG_S if how == "a part is dropped" else 0.5
+    with (
+        open_leases(database_url) as leases,
+        subprocess.Popen(
+            [sys.executable, "-c", STOPPED, database_url, str(duration_s)],
+            stdout=subprocess.PIPE,
+            text=True,
+        ) as holder,
+    ):
+        assert holder.stdout is not None
+        assert holder.stdout.readline()
+        os.waitid(os.P_PID, holder.pid, os.WSTOPPED | os.WNOWAIT)
+        if how == "a part is dropped":
+            leases.force_drop_lease("d/t")
+        other = leases.grab_lease([exclusive("d/t")], LONG_S, WITHIN_S)
+        holder.send_signal(signal.SIGCONT)
+        assert holder.stdout.readline() == "lost\n"
+        assert holder.wait(WITHIN_S) == 0
+        assert [lease.lease_id for lease in leases.list_lease()] == [other]

@@ -1,5 +1,5 @@
-"""What every lock manager promises, asked of each: on ZooKeeper, and in a store: in memory, the
-embedded one, HBase natively.
+"""What every lock manager promises, asked of each: on ZooKeeper, and in a store. Stores are equal
+(test_contract.py), so one of each protocol is asked everything, and HBase what takes a session.
 
 Two managers stand for two processes: they share nothing but what keeps the locks.
 """
@@ -10,8 +10,9 @@ import os
 import socket
 import threading
 import uuid
-from collections.abc import Callable, Iterator
-from concurrent.futures import Future, ThreadPoolExecutor
+from collections.abc import Iterator
+from concurrent.futures import Future
+from concurrent.futures import ThreadPoolExecutor as Pool
 from dataclasses import dataclass, field, replace
 from pathlib import Path as Folder
 from typing import Any
@@ -20,7 +21,7 @@ import pytest
 
 from tests.integration.zookeeper import ZooKeeper, zookeeper  # noqa: F401  (a fixture)
 from txn.client.connect import connect
-from txn.clock import SystemClock
+from txn.clock import SystemClock, poll
 from txn.locks import (
     LockDenied,
     LockLost,
@@ -53,20 +54,16 @@ class Subject:
         return self.opened[-1]
 
 
-@pytest.fixture(scope="module")
-def table() -> str:
-    """One table on HBase for all tests: to make one takes it a second."""
-    return f"locks-{uuid.uuid4().hex[:8]}"
+ALL = ["zookeeper", "fenced", "embedded", "hbase"]
+on_all = pytest.mark.parametrize("subject", ALL, indirect=True)
 
 
-@pytest.fixture(params=["zookeeper", "memory", "fenced", "embedded", "hbase"])
+@pytest.fixture(params=ALL[:-1])
 def subject(request: pytest.FixtureRequest, tmp_path: Folder) -> Iterator[Subject]:
     details = {}
     if request.param == "zookeeper":
         server = request.getfixturevalue("zookeeper")
         uri = f"zookeeper://{server.hosts}/tests/{uuid.uuid4().hex}"
-    elif request.param == "memory":
-        uri = f"memory://{uuid.uuid4().hex}"
     elif request.param == "fenced":
         uri = f"memory://{uuid.uuid4().hex}"
         request.addfinalizer(connect(uri, protocol="fenced").close)
@@ -74,7 +71,7 @@ def subject(request: pytest.FixtureRequest, tmp_path: Folder) -> Iterator[Subjec
         uri = f"embedded://{tmp_path}/store?sync=off"
     else:
         uri = request.getfixturevalue("hbase").native
-        details["table"] = request.getfixturevalue("table")
+        details["table"] = f"locks-{uuid.uuid4().hex[:8]}"
     found = Subject(uri, details)
     yield found
     for manager in found.opened:
@@ -92,21 +89,16 @@ def two(subject: Subject) -> LockManager:
 
 
 @pytest.fixture
-def pool() -> Iterator[ThreadPoolExecutor]:
-    with ThreadPoolExecutor(8) as found:
+def pool() -> Iterator[Pool]:
+    with Pool(8) as found:
         yield found
 
 
-def until(what: Callable[[], bool]) -> None:
-    """Wait until something is seen."""
-    due_ms = CLOCK.monotonic_ms() + PATIENCE_MS
-    while not what():
-        assert CLOCK.monotonic_ms() < due_ms
-        CLOCK.sleep_ms(5)
-
-
-def waiters(manager: LockManager, at: str) -> int:
-    return sum(not lock.granted for lock in manager.locks(path(at)))
+def wait_for_waiters(manager: LockManager, at: str, count: int) -> None:
+    """Wait until so many wait for an object."""
+    assert poll(
+        lambda: sum(not lock.granted for lock in manager.locks(path(at))) == count, PATIENCE_MS
+    )
 
 
 def granted(manager: LockManager, *requests: LockRequest) -> bool:
@@ -118,31 +110,7 @@ def granted(manager: LockManager, *requests: LockRequest) -> bool:
     return True
 
 
-@pytest.mark.parametrize(
-    ("held", "wanted", "is_granted"),
-    [
-        (shared("d/t"), shared("d/t"), True),
-        (shared("d/t"), exclusive("d/t"), False),
-        (exclusive("d/t"), shared("d/t"), False),
-        (exclusive("d/t"), exclusive("d/t"), False),
-    ],
-    ids=["S then S", "S then X", "X then S", "X then X"],
-)
-def test_shared_goes_with_shared_only(
-    one: LockManager,
-    two: LockManager,
-    held: LockRequest,
-    wanted: LockRequest,
-    is_granted: bool,
-) -> None:
-    """The compatibility matrix is what everything else rests on."""
-    with one.hold([held]):
-        assert granted(two, wanted) is is_granted
-    assert granted(two, wanted)
-
-
 def test_every_parent_is_taken_as_shared(one: LockManager, two: LockManager) -> None:
-    """Whoever writes a partition must not lose its table to a `drop table` meanwhile."""
     with one.hold([exclusive("d/t/p=1/q=2")]) as held:
         assert [str(each) for each in held.requests] == [
             "S d",
@@ -155,38 +123,14 @@ def test_every_parent_is_taken_as_shared(one: LockManager, two: LockManager) -> 
         assert not granted(two, shared("d/t/p=1/q=2"))
         assert granted(two, exclusive("d/t/p=1/q=3"))
         assert granted(two, exclusive("d/u"))
-
-
-def test_a_table_locked_alone_keeps_its_partitions(one: LockManager, two: LockManager) -> None:
-    """A lock covers what lies within, because whoever goes there passes the parents."""
     with one.hold([exclusive("d/t")]):
         assert not granted(two, shared("d/t/p=1"))
         assert granted(two, shared("d/t2/p=1"))
 
 
-def test_an_object_asked_for_twice_is_taken_once_in_the_stronger_mode(
-    one: LockManager, two: LockManager
-) -> None:
-    """`insert overwrite t select .. from t` asks for both, and must not wait for itself."""
-    with one.hold([shared("d/t"), exclusive("d/t"), shared("d/t")]) as held:
-        assert [str(each) for each in held.requests] == ["S d", "X d/t"]
-        assert not granted(two, shared("d/t"))
-
-
-def test_of_a_denied_request_nothing_is_held(one: LockManager, two: LockManager) -> None:
-    """A request that kept what it got would deny others for nothing, and could deadlock."""
-    with one.hold([exclusive("d/m")]):
-        with pytest.raises(LockDenied):
-            two.hold([exclusive("d/a"), exclusive("d/m"), exclusive("d/z")], waiting=AT_ONCE)
-        assert granted(one, exclusive("d/a"), exclusive("d/z"))
-        assert {str(lock.request) for lock in one.locks()} == {"S d", "X d/m"}
-    assert one.locks() == []
-
-
 def test_a_request_that_waits_keeps_nothing_but_its_place(
-    one: LockManager, two: LockManager, pool: ThreadPoolExecutor
+    one: LockManager, two: LockManager, pool: Pool
 ) -> None:
-    """What it got before it was denied is free for others until all of it can be had."""
 
     def of_two() -> list[str]:
         return [str(lock.request) for lock in one.locks() if lock.owner.name == "two"]
@@ -194,56 +138,24 @@ def test_a_request_that_waits_keeps_nothing_but_its_place(
     with one.hold([exclusive("d/m")]):
         requests = [exclusive("d/a"), exclusive("d/m"), exclusive("d/z")]
         waiting = pool.submit(two.hold, requests, waiting=FAIR)
-        until(lambda: of_two() == ["X d/m"])
+        assert poll(lambda: of_two() == ["X d/m"], PATIENCE_MS)
+        assert {str(lock.request) for lock in one.locks()} >= {"S d", "X d/m"}
         # Not d/a as well: there it might meet us, and then it would have a second place.
         assert granted(one, exclusive("d/z"))
     waiting.result(PATIENCE_MS / 1000).release()
 
 
-def test_a_denial_names_who_holds_what(one: LockManager, two: LockManager) -> None:
-    """An operator must be able to go to whoever keeps the job waiting."""
-    with (
-        one.hold([exclusive("d/t/p=1")], query="insert overwrite t"),
-        pytest.raises(LockDenied) as denied,
-    ):
-        two.hold([shared("d/t/p=1")], waiting=AT_ONCE)
-    said = str(denied.value)
-    assert f"X d/t/p=1 by one@{socket.gethostname()} (insert overwrite t)" in said
-    assert denied.value.wanted == shared("d/t/p=1")
-    assert [lock.owner.name for lock in denied.value.holders] == ["one"]
-
-
-def test_a_request_is_tried_again_until_it_is_granted(
-    one: LockManager, two: LockManager, pool: ThreadPoolExecutor
-) -> None:
-    """Bulk jobs wait for each other rather than fail."""
-    held = one.hold([exclusive("d/t")])
-    waiting = pool.submit(two.hold, [exclusive("d/t")], waiting=FAIR)
-    until(lambda: waiters(one, "d/t") == 1)
-    held.release()
-    waiting.result(PATIENCE_MS / 1000).release()
-
-
-def test_the_deadline_ends_the_tries(one: LockManager, two: LockManager) -> None:
-    """A job with a time to be ready by must not wait for a hundred retries."""
-    waiting = Waiting(retries=1_000_000, pause_ms=50, deadline_ms=200)
-    with one.hold([exclusive("d/t")]):
-        began_ms = CLOCK.monotonic_ms()
-        with pytest.raises(LockDenied):
-            two.hold([shared("d/t")], waiting=waiting)
-        assert CLOCK.monotonic_ms() - began_ms >= 200
-    assert one.locks() == []
-
-
 def test_a_reader_that_comes_after_a_waiting_writer_waits_behind_it(
-    one: LockManager, two: LockManager, subject: Subject, pool: ThreadPoolExecutor
+    one: LockManager, two: LockManager, subject: Subject, pool: Pool
 ) -> None:
-    """Otherwise an unbroken row of readers starves every writer."""
     reader = one.hold([shared("d/t")])
     writer = pool.submit(two.hold, [exclusive("d/t")], waiting=FAIR)
-    until(lambda: waiters(one, "d/t") == 1)
+    wait_for_waiters(one, "d/t", 1)
     late = subject.another("late")
-    assert not granted(late, shared("d/t"))
+    for fairness in (AT_ONCE, replace(AT_ONCE, fairness="hive")):
+        with pytest.raises(LockDenied) as denied:
+            late.hold([shared("d/t")], waiting=fairness)
+        assert [lock.owner.name for lock in denied.value.holders] == ["two"]
     reader.release()
     with writer.result(PATIENCE_MS / 1000):
         assert not granted(late, shared("d/t"))
@@ -251,7 +163,7 @@ def test_a_reader_that_comes_after_a_waiting_writer_waits_behind_it(
 
 
 def test_with_the_fairness_of_hive_readers_pass_a_waiting_writer(
-    one: LockManager, two: LockManager, subject: Subject, pool: ThreadPoolExecutor
+    one: LockManager, two: LockManager, subject: Subject, pool: Pool
 ) -> None:
     """What Hive's model says: a writer has no place while it sleeps between its retries."""
     reader = one.hold([shared("d/t")])
@@ -267,35 +179,28 @@ def test_with_the_fairness_of_hive_readers_pass_a_waiting_writer(
     writer.result(PATIENCE_MS / 1000).release()
 
 
-def test_a_request_with_the_fairness_of_hive_does_not_pass_a_fair_one(
-    one: LockManager, two: LockManager, subject: Subject, pool: ThreadPoolExecutor
+@pytest.mark.parametrize(
+    "waiting",
+    [Waiting(retries=2, pause_ms=10), Waiting(retries=1_000_000, pause_ms=50, deadline_ms=200)],
+    ids=["retries", "deadline"],
+)
+def test_a_waiter_that_gives_up_leaves_no_place(
+    one: LockManager, two: LockManager, waiting: Waiting
 ) -> None:
-    """A place in the queue denies a request, whatever the fairness of that request."""
     with one.hold([shared("d/t")]):
-        writer = pool.submit(two.hold, [exclusive("d/t")], waiting=FAIR)
-        until(lambda: waiters(one, "d/t") == 1)
-        with pytest.raises(LockDenied) as denied:
-            subject.another("late").hold([shared("d/t")], waiting=replace(AT_ONCE, fairness="hive"))
-        assert [lock.owner.name for lock in denied.value.holders] == ["two"]
-    writer.result(PATIENCE_MS / 1000).release()
-
-
-def test_a_waiter_that_gives_up_leaves_no_place(one: LockManager, two: LockManager) -> None:
-    """Those behind it would wait for nobody."""
-    with one.hold([shared("d/t")]):
+        began_ms = CLOCK.monotonic_ms()
         with pytest.raises(LockDenied):
-            two.hold([exclusive("d/t")], waiting=Waiting(retries=2, pause_ms=10))
+            two.hold([exclusive("d/t")], waiting=waiting)
+        assert CLOCK.monotonic_ms() - began_ms >= (waiting.deadline_ms or 0)
         assert granted(two, shared("d/t"))
 
 
-def test_locks_tell_who_holds_and_who_waits(
-    one: LockManager, two: LockManager, pool: ThreadPoolExecutor
-) -> None:
-    """SHOW LOCKS EXTENDED: holder, host, query, time and the queue, in the order of paths."""
+@on_all
+def test_locks_tell_who_holds_and_who_waits(one: LockManager, two: LockManager, pool: Pool) -> None:
     before_ms = CLOCK.wall_ms()
     with one.hold([exclusive("d/t/p=1"), shared("d x/y")], query="insert"):
         waiting = pool.submit(two.hold, [shared("d/t/p=1")], query="select", waiting=FAIR)
-        until(lambda: waiters(one, "d/t/p=1") == 1)
+        wait_for_waiters(one, "d/t/p=1", 1)
         seen = one.locks(path("d/t/p=1"))
         assert [(str(lock.request), lock.owner.name, lock.owner.query) for lock in seen] == [
             ("X d/t/p=1", "one", "insert"),
@@ -311,8 +216,8 @@ def test_locks_tell_who_holds_and_who_waits(
     assert one.locks() == []
 
 
+@on_all
 def test_implicit_locks_end_with_their_session(subject: Subject, two: LockManager) -> None:
-    """A job that ends must not leave its tables locked."""
     ending = subject.another("ending")
     held = ending.hold([exclusive("d/t")])
     ending.close()
@@ -320,6 +225,7 @@ def test_implicit_locks_end_with_their_session(subject: Subject, two: LockManage
     assert granted(two, exclusive("d/t"))
 
 
+@on_all
 def test_explicit_locks_survive_their_session(subject: Subject, two: LockManager) -> None:
     """LOCK TABLE is given in one session and UNLOCK TABLE in another."""
     subject.another("ending").hold([exclusive("d/t")], explicit=True)
@@ -334,7 +240,6 @@ def test_explicit_locks_survive_their_session(subject: Subject, two: LockManager
 def test_a_fork_that_leaves_the_block_releases_nothing_that_its_parent_holds(
     one: LockManager, two: LockManager
 ) -> None:
-    """A program that forks within the block, and whose child returns or fails, relies on them."""
     with one.hold([exclusive("d/t")]) as held:
         child = os.fork()
         if child == 0:
@@ -350,7 +255,7 @@ def test_a_fork_that_leaves_the_block_releases_nothing_that_its_parent_holds(
 
 
 def test_a_waiter_for_an_explicit_lock_ends_with_its_session(
-    subject: Subject, one: LockManager, two: LockManager, pool: ThreadPoolExecutor
+    subject: Subject, one: LockManager, two: LockManager, pool: Pool
 ) -> None:
     """It has been granted nothing and nobody knows of it: it would be in the way for ever."""
     ending = subject.another("ending")
@@ -358,18 +263,17 @@ def test_a_waiter_for_an_explicit_lock_ends_with_its_session(
         waiting: Future[Any] = pool.submit(
             ending.hold, [exclusive("d/t")], explicit=True, waiting=FAIR
         )
-        until(lambda: waiters(one, "d/t") == 1)
+        wait_for_waiters(one, "d/t", 1)
         assert [lock.explicit for lock in one.locks(path("d/t"))] == [False, False]
         assert one.release(path("d/t"), force=True) == 0
         ending.close()
         assert waiting.exception(PATIENCE_MS / 1000) is not None
-        until(lambda: waiters(two, "d/t") == 0)
+        wait_for_waiters(two, "d/t", 0)
 
 
 def test_anybodys_explicit_locks_can_be_given_back_by_force(
     one: LockManager, two: LockManager
 ) -> None:
-    """Their owner may have left the company."""
     one.hold([exclusive("d/t"), exclusive("d/u")], explicit=True)
     assert two.release(path("d/t"), force=True) == 1
     assert {str(lock.request) for lock in two.locks()} == {"S d", "X d/u"}
@@ -378,49 +282,47 @@ def test_anybodys_explicit_locks_can_be_given_back_by_force(
     assert two.locks() == []
 
 
-def test_implicit_locks_are_not_released_by_path(one: LockManager, two: LockManager) -> None:
-    """UNLOCK TABLE must not pull a running job's locks away."""
+def test_a_holder_knows_that_it_holds(one: LockManager, two: LockManager) -> None:
     with one.hold([exclusive("d/t")]) as held:
-        assert two.release(path("d/t"), force=True) == 0
-        held.check()
-
-
-def test_a_holder_knows_that_it_holds(one: LockManager) -> None:
-    """`check` is for the moment before something that cannot be undone."""
-    with one.hold([exclusive("d/t")]) as held:
+        assert not granted(one, exclusive("d/t"))  # a request stands for itself, not its manager
+        assert two.release(path("d/t"), force=True) == 0  # only explicit ones are given back so
         held.check()
         assert not held.lost
+        off = Waiting(enabled=False)  # `hive.support.concurrency=false`
+        with two.hold([exclusive("d/t")], waiting=off) as nothing:
+            assert (nothing.requests, nothing.tokens, nothing.lost) == ((), {}, False)
+            nothing.check()
     with pytest.raises(LockLost):
         held.check()
     held.release()
 
 
 def test_fencing_tokens_grow_with_every_exclusive_grant(
-    one: LockManager, two: LockManager, pool: ThreadPoolExecutor
+    one: LockManager, two: LockManager, pool: Pool
 ) -> None:
-    """A guarded object refuses whoever comes with a lower one than it has seen."""
     tokens = []
     for manager in (one, two, one):
         with manager.hold([exclusive("d/t")]) as held:
             tokens.append(held.tokens[path("d/t")])
             following = pool.submit(two.hold, [exclusive("d/t")], waiting=FAIR)
-            until(lambda: waiters(one, "d/t") == 1)
+            wait_for_waiters(one, "d/t", 1)
         with following.result(PATIENCE_MS / 1000) as held:
             tokens.append(held.tokens[path("d/t")])
     assert tokens == sorted(set(tokens))
     assert tokens[0] > 0
 
 
+@on_all
 def test_a_token_of_an_explicit_lock_is_below_those_of_whoever_waited_for_it(
-    one: LockManager, two: LockManager, subject: Subject, pool: ThreadPoolExecutor
+    one: LockManager, two: LockManager, subject: Subject, pool: Pool
 ) -> None:
     """It is made to stay only after others have come to stand behind it."""
     first = one.hold([exclusive("d/t")])
     explicit = pool.submit(two.hold, [exclusive("d/t")], explicit=True, waiting=FAIR)
-    until(lambda: waiters(one, "d/t") == 1)
+    wait_for_waiters(one, "d/t", 1)
     third = subject.another("third")
     last = pool.submit(third.hold, [exclusive("d/t")], waiting=FAIR)
-    until(lambda: waiters(one, "d/t") == 2)
+    wait_for_waiters(one, "d/t", 2)
     first.release()
     held = explicit.result(PATIENCE_MS / 1000)
     seen = {lock.owner.name: lock.token for lock in one.locks(path("d/t"))}
@@ -429,14 +331,6 @@ def test_a_token_of_an_explicit_lock_is_below_those_of_whoever_waited_for_it(
     held.release()
     with last.result(PATIENCE_MS / 1000) as following:
         assert following.tokens[path("d/t")] > held.tokens[path("d/t")]
-
-
-def test_turned_off_everything_is_granted(one: LockManager, two: LockManager) -> None:
-    """`hive.support.concurrency=false`."""
-    off = Waiting(enabled=False)
-    with one.hold([exclusive("d/t")]), two.hold([exclusive("d/t")], waiting=off) as held:
-        assert (held.requests, held.tokens, held.lost) == ((), {}, False)
-        held.check()
 
 
 def test_any_name_can_be_locked(one: LockManager, two: LockManager) -> None:
@@ -454,8 +348,6 @@ def test_any_name_can_be_locked(one: LockManager, two: LockManager) -> None:
 def test_names_that_differ_by_case_are_one_and_values_are_not(
     one: LockManager, two: LockManager
 ) -> None:
-    """To Hive `Sales.Orders` and `sales.orders` are one table: whoever locks it must meet others
-    who do. Its partitions for `Mon` and `mon` are two."""
     with one.hold([exclusive("Sales/ORDERS/Day=Mon")]) as held:
         assert held.tokens[path("sales/orders/DAY=Mon")] > 0
         assert not granted(two, exclusive("sales/orders"))
@@ -470,7 +362,6 @@ def test_names_that_differ_by_case_are_one_and_values_are_not(
 
 
 def test_a_hundred_partitions_are_one_request(one: LockManager, two: LockManager) -> None:
-    """An insert with many partitions holds all of them or none."""
     many = [exclusive(f"d/t/p={number}") for number in range(100)]
     with two.hold([shared("d/t/p=77")]):
         assert not granted(one, *many)
@@ -481,14 +372,8 @@ def test_a_hundred_partitions_are_one_request(one: LockManager, two: LockManager
     assert one.locks() == []
 
 
-def test_threads_of_one_manager_deny_each_other(one: LockManager) -> None:
-    """Each request stands for itself; a manager is no owner of locks."""
-    with one.hold([exclusive("d/t")]):
-        assert not granted(one, exclusive("d/t"))
-
-
-def test_nobody_waits_in_a_circle(subject: Subject, pool: ThreadPoolExecutor) -> None:
-    """Requests for overlapping objects in any order all get on."""
+@on_all
+def test_nobody_waits_in_a_circle(subject: Subject, pool: Pool) -> None:
     objects = [f"d/{name}" for name in "abcd"]
     start = threading.Barrier(8)
 

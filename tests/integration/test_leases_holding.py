@@ -1,21 +1,30 @@
-"""Leases that extend themselves, and what their holders learn when they are lost."""
+"""Leases that extend themselves, what holders of lost ones learn, and leases of a machine's users.
+
+As root the tests become other users, else they are one user who stands for all.
+"""
 
 from __future__ import annotations
 
-import time
+import os
+import shutil
+import stat
+import tempfile
+import traceback
 from collections.abc import Callable, Iterator
+from pathlib import Path
 from typing import Any
 
 import pytest
 from sqlalchemy import Engine, event
 
-from tests.integration.postgresql import PostgreSQL
-from txn.clock import ManualClock
-from txn.errors import StoreError
+import txn
+from txn.clock import ManualClock, poll
+from txn.errors import InvalidRequestError, StoreError
 from txn.leases import (
     LeaseAlreadyExistsError,
     exclusive,
     open_leases,
+    opening,
     path,
     shared,
 )
@@ -23,8 +32,14 @@ from txn.leases.service import LeaseService
 from txn.locks import LockLost
 
 TABLE = [exclusive("d/t")]
-WITHIN_S = 60
+WITHIN_MS = 60_000
 AN_HOUR_S = 3600
+
+
+@pytest.fixture
+def database_url(tmp_path: Path) -> str:
+    """Of one kind: test_leases.py of the contracts shows that both are equal."""
+    return f"sqlite:///{tmp_path}/leases"
 
 
 @pytest.fixture
@@ -33,27 +48,22 @@ def leases(database_url: str) -> Iterator[LeaseService]:
         yield leases
 
 
-def until(is_so: Callable[[], bool]) -> None:
-    deadline = time.monotonic() + WITHIN_S
-    while not is_so():
-        assert time.monotonic() < deadline
-        time.sleep(0.01)
-
-
 def test_it_ends_later_and_later_while_it_is_held(leases: LeaseService) -> None:
     """A job takes as long as it takes; its lease need not be longer than others may wait for it
     after it has died."""
     with leases.hold(TABLE, 12) as held:
         (first,) = leases.list_lease()
-        until(lambda: leases.list_lease()[0].end_utc > first.end_utc)
+        assert poll(lambda: leases.list_lease()[0].end_utc > first.end_utc, WITHIN_MS)
         held.check()
         (later,) = leases.list_lease()
         assert (later.lease_id, later.start_utc) == (held.lease_id, first.start_utc)
     assert leases.list_lease() == []
+    with pytest.raises(LockLost):
+        held.check()
+    held.release()
 
 
 def test_it_has_what_whoever_runs_jobs_under_locks_asks_for(leases: LeaseService) -> None:
-    """So a lease can stand wherever a lock does; its id grows, and is a fencing token."""
     objects = [exclusive("d/t/p=1"), shared("d/u")]
     with leases.hold(objects, AN_HOUR_S, user="nightly") as held:
         assert [str(each) for each in held.requests] == ["S d", "S d/t", "X d/t/p=1", "S d/u"]
@@ -64,22 +74,15 @@ def test_it_has_what_whoever_runs_jobs_under_locks_asks_for(leases: LeaseService
         assert later.tokens[path("d/u")] > held.tokens[path("d/u")]
 
 
-def test_what_others_have_is_not_held(leases: LeaseService) -> None:
-    """A block must not run without its lease."""
-    with leases.hold([shared("d/t")], AN_HOUR_S), pytest.raises(LeaseAlreadyExistsError):
-        leases.hold(TABLE, AN_HOUR_S)
-
-
 def test_a_holder_whose_lease_was_dropped_by_force_is_told(leases: LeaseService) -> None:
-    """At once if it asks; else when its lease would have been extended."""
     with leases.hold(TABLE, 1) as held:
         leases.force_drop_lease(["d/t"])
         with pytest.raises(LockLost, match="X d/t"):
             held.check()
-        until(lambda: held.lost)
+        assert poll(lambda: held.lost, WITHIN_MS)
     with leases.hold(TABLE, 1) as held:
         leases.force_drop_lease([])
-        until(lambda: held.lost)
+        assert poll(lambda: held.lost, WITHIN_MS)
         with pytest.raises(LockLost):
             held.check()
 
@@ -87,41 +90,26 @@ def test_a_holder_whose_lease_was_dropped_by_force_is_told(leases: LeaseService)
 BOTH = [exclusive("d/t"), shared("d/u")]
 
 
-def test_a_lease_of_which_a_part_was_dropped_is_lost(leases: LeaseService) -> None:
-    """All of it or nothing: a job that reads one table and writes another needs both."""
-    with leases.hold(BOTH, AN_HOUR_S) as held:
-        leases.force_drop_lease(["d/u"])
-        with pytest.raises(LockLost):
-            held.check()
-
-
 def test_a_holder_that_does_not_ask_learns_that_a_part_was_dropped_and_taken(
     leases: LeaseService, database_url: str
 ) -> None:
-    """When its lease would have been extended; it is not any more, and what is left of it ends. By
-    its own clock no time passes: it is the database that says so."""
     still = ManualClock()
     with open_leases(database_url, clock=still) as holder, holder.hold(BOTH, 3) as held:
         leases.force_drop_lease("d/t")
         leases.grab_lease([exclusive("d/t")], AN_HOUR_S)
-        until(lambda: held.lost)
-        until(lambda: leases.list_lease("d/u") == [])
+        assert poll(lambda: held.lost, WITHIN_MS)
+        assert poll(lambda: leases.list_lease("d/u") == [], WITHIN_MS)
         held.release()
         assert [lease.user for lease in leases.list_lease("d/t")]  # another's is not dropped
 
 
-def test_a_part_that_is_given_back_is_a_part_that_is_lost(leases: LeaseService) -> None:
-    """Nobody can tell who dropped it by the lease's id: its holder, or a person by hand."""
-    with leases.hold(BOTH, 6) as held:
-        assert leases.drop_lease(held.lease_id, ["d/u"]) == 1
-        until(lambda: held.lost)
+def test_a_lease_that_was_dropped_in_part_or_is_anothers_is_lost(
+    leases: LeaseService,
+) -> None:
+    with leases.hold(BOTH, AN_HOUR_S) as held:
+        assert leases.drop_lease(held.lease_id, ["d/u"]) == 1  # nobody can tell who dropped it
         with pytest.raises(LockLost):
             held.check()
-    assert leases.list_lease() == []
-
-
-def test_a_lease_that_another_one_has_now_is_lost(leases: LeaseService) -> None:
-    """It is the same object, and not the same lease."""
     with leases.hold(TABLE, AN_HOUR_S) as held:
         leases.force_drop_lease([])
         with leases.hold(TABLE, AN_HOUR_S) as other:
@@ -138,6 +126,7 @@ def test_who_cannot_ask_takes_its_lease_for_lost_when_its_time_is_over(
     """By its own clock, which counts from before the lease was asked for."""
     clock = ManualClock()
     with open_leases(database_url, clock=clock) as leases, leases.hold(TABLE, AN_HOUR_S) as held:
+        clock.set_wall_ms(clock.wall_ms() + AN_HOUR_S * 1000 * 24)  # as an operator may set it
         clock.advance(AN_HOUR_S * 980)
         held.check()
         clock.advance(AN_HOUR_S * 20)
@@ -147,7 +136,6 @@ def test_who_cannot_ask_takes_its_lease_for_lost_when_its_time_is_over(
 
 
 def test_what_was_lost_stays_lost(database_url: str) -> None:
-    """Its holder has stopped, and undone what it could, even if it had the lease all the while."""
     clock = ManualClock()
     said: list[bool] = []
     with open_leases(database_url, clock=clock) as leases, leases.hold(TABLE, 9) as held:
@@ -160,48 +148,11 @@ def test_what_was_lost_stays_lost(database_url: str) -> None:
 
         event.listen(Engine, "before_cursor_execute", let_pass)
         try:
-            until(lambda: leases.list_lease()[0].end_utc > first.end_utc)
+            assert poll(lambda: leases.list_lease()[0].end_utc > first.end_utc, WITHIN_MS)
         finally:
             event.remove(Engine, "before_cursor_execute", let_pass)
         assert said == [True]
         assert held.lost
-
-
-def test_a_clock_that_is_set_changes_nothing(database_url: str) -> None:
-    """Its holder counts on a clock that nobody sets."""
-    clock = ManualClock()
-    with open_leases(database_url, clock=clock) as leases, leases.hold(TABLE, AN_HOUR_S) as held:
-        clock.set_wall_ms(clock.wall_ms() + AN_HOUR_S * 1000 * 24)
-        held.check()
-
-
-def test_a_holder_does_not_believe_in_a_lease_that_nobody_confirms(
-    postgresql: PostgreSQL,
-) -> None:
-    """Before it publishes its work it asks; no answer is no."""
-    clock = ManualClock()
-    with open_leases(postgresql.new_database(), clock=clock) as leases:
-        held = leases.hold(TABLE, AN_HOUR_S)
-        postgresql.kill()
-        try:
-            assert not held.lost
-            with pytest.raises(LockLost, match="cannot tell whether"):
-                held.check()
-            with pytest.raises(StoreError):
-                held.release()
-        finally:
-            postgresql.start()
-        held.release()
-        assert leases.list_lease() == []
-
-
-def test_an_outage_that_is_shorter_than_the_lease_is_survived(postgresql: PostgreSQL) -> None:
-    """A database is restarted for an update while a job of many hours is under way."""
-    with open_leases(postgresql.new_database()) as leases, leases.hold(TABLE, 24) as held:
-        (first,) = leases.list_lease()
-        postgresql.restart()
-        until(lambda: leases.list_lease()[0].end_utc > first.end_utc)
-        held.check()
 
 
 def test_what_was_waited_for_is_sure_for_all_of_its_time(database_url: str) -> None:
@@ -216,18 +167,107 @@ def test_what_was_waited_for_is_sure_for_all_of_its_time(database_url: str) -> N
 
 
 def test_a_lease_cannot_be_held_for_longer_than_leases_may_be(database_url: str) -> None:
-    """It ends then, and its holder knows."""
     with open_leases(database_url, max_lease_s=2) as leases, leases.hold(TABLE, 1.9) as held:
-        until(lambda: held.lost)
+        assert poll(lambda: held.lost, WITHIN_MS)
         with pytest.raises(LockLost):
             held.check()
 
 
-def test_after_it_was_given_back_it_is_not_held(leases: LeaseService) -> None:
-    """Nor extended any more; to give it back twice is no error."""
-    held = leases.hold(TABLE, AN_HOUR_S)
-    held.release()
-    with pytest.raises(LockLost):
-        held.check()
-    held.release()
-    assert leases.list_lease() == []
+GROUP = 61_000
+ANN, BOB, EVE = 61_001, 61_002, 61_003
+AN_HOUR_S = 3_600
+NAMES = ("LOGNAME", "USER", "LNAME", "USERNAME")
+
+
+def others_can_read(folder: Path) -> bool:
+    return all(each.stat().st_mode & stat.S_IXOTH for each in [folder, *folder.parents])
+
+
+HAS_OTHERS = os.getuid() == 0 and others_can_read(Path(txn.__file__).parent)
+"""Whether a process can become another user, and still load what is not loaded yet."""
+
+
+@pytest.fixture
+def machine(monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
+    """The folder, made as docs/leases.md says; pytest's own are for one user."""
+    monkeypatch.delenv(opening.VARIABLE, raising=False)
+    place = Path(tempfile.mkdtemp(prefix="leases-of-all-"))
+    place.chmod(0o755)
+    open_leases(f"sqlite:///{place}/loads-what-others-cannot").close()
+    folder = place / "hbase-txn"
+    monkeypatch.setattr(opening, "MACHINE", folder)
+    folder.mkdir()
+    if HAS_OTHERS:
+        os.chown(folder, 0, GROUP)
+    folder.chmod(0o2770)
+    yield folder
+    shutil.rmtree(place)
+
+
+def as_user(uid: int, groups: list[int], what: Callable[[], object]) -> None:
+    """Do something in a process of another user, who keeps new files for himself if he can."""
+    child = os.fork()
+    if child == 0:
+        try:
+            if HAS_OTHERS:
+                os.setgroups(groups)
+                os.setgid(uid)
+                os.setuid(uid)
+            os.umask(0o077)
+            for name in NAMES:
+                os.environ.pop(name, None)
+            what()
+            os._exit(0)  # whatever is open is left as it is
+        finally:
+            traceback.print_exc()
+            os._exit(1)
+    _, status = os.waitpid(child, 0)
+    assert os.waitstatus_to_exitcode(status) == 0
+
+
+def grab() -> None:
+    assert open_leases().grab_lease([exclusive("d/t")], AN_HOUR_S) == 1
+
+
+def be_refused() -> None:
+    with open_leases() as leases:
+        with pytest.raises(LeaseAlreadyExistsError):
+            leases.grab_lease([exclusive("d/t")], AN_HOUR_S)
+        assert leases.force_drop_lease("d/t") == 1
+
+
+def test_users_of_one_machine_keep_each_other_out_where_its_administrator_has_made_a_folder(
+    machine: Path,
+) -> None:
+    """Whatever their masks for new files, and although the first one leaves its files behind; the
+    users have no names, as in a container."""
+    as_user(ANN, [GROUP], grab)
+    left = {file.name: file.stat() for file in machine.iterdir()}
+    assert "leases.sqlite-wal" in left
+    assert {stat.S_IMODE(each.st_mode) for each in left.values()} == {0o660}
+    if HAS_OTHERS:
+        assert {(each.st_uid, each.st_gid) for each in left.values()} == {(ANN, GROUP)}
+    as_user(BOB, [GROUP], be_refused)
+    as_user(ANN, [GROUP], lambda: open_leases().grab_lease([exclusive("d/t")], AN_HOUR_S))
+
+
+def test_who_may_not_use_the_leases_of_the_machine_is_not_given_others(machine: Path) -> None:
+    as_user(ANN, [GROUP], grab)
+    own = machine.parent / "own"
+    own.mkdir()
+    own.chmod(0o777)
+    if not HAS_OTHERS:
+        machine.chmod(0o2500)
+
+    def be_sent_away() -> None:
+        with pytest.raises(InvalidRequestError, match=f"TXN_LEASES folder='{machine}'"):
+            open_leases()
+        for file in ("leases.sqlite", "folder/other.sqlite"):
+            with pytest.raises(StoreError, match=file):
+                open_leases(f"sqlite:///{machine}/{file}")
+        os.environ[opening.VARIABLE] = f"sqlite:///{own}/leases"
+        grab()
+
+    if HAS_OTHERS or os.getuid():
+        as_user(EVE, [], be_sent_away)
+    machine.chmod(0o2770)

@@ -39,7 +39,6 @@ def use(uri: str) -> None:
 
 
 def test_what_a_user_makes_is_that_users_alone(server: ZooKeeper) -> None:
-    """A password that is dropped protects nothing, and nobody would notice."""
     base = f"{server.hosts}/secret/locks"
     ann = f"zookeeper://ann:p%40ss:w%2Frd@{base}"
     use(ann)
@@ -50,7 +49,6 @@ def test_what_a_user_makes_is_that_users_alone(server: ZooKeeper) -> None:
 
 
 def test_locks_are_used_by_tls(server: ZooKeeper) -> None:
-    """With a certificate that is shown, with a user or without."""
     for login, base in (("", "plain"), ("ann:secret@", "anns")):
         use(f"zookeeper://{login}localhost:{server.tls_port}/{base}?{urlencode(FILES)}")
 
@@ -70,6 +68,5 @@ def test_why_there_is_no_tls_is_told(server: ZooKeeper) -> None:
 
 
 def test_a_file_that_is_no_certificate_is_refused_at_once(server: ZooKeeper) -> None:
-    """The driver would try it for ever."""
     with pytest.raises(InvalidRequestError, match="no certificates"):
         open_manager(f"zookeeper://localhost:{server.tls_port}/x?ca={__file__}")

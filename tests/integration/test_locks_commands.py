@@ -1,19 +1,25 @@
-"""`txn locks` and `txn sql` on one store, the first of them in processes of their own."""
+"""`txn locks`, `txn leases` and `txn sql`, the first of each in processes of their own."""
 
 from __future__ import annotations
 
 import json
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from datetime import datetime, timedelta
 from functools import partial
 from pathlib import Path
 from subprocess import CompletedProcess
 
 import pytest
+from typer.testing import CliRunner, Result
 
+from recovery.commands import app
 from recovery.commands.locks import show_locks
 from tests.integration.commands import run_apart, run_here
+from tests.integration.postgresql import PostgreSQL
 from txn import connect
-from txn.locks import Lock, Owner, exclusive, open_manager, shared
+from txn.leases import open_leases, opening
+from txn.leases.service import LeaseService
+from txn.locks import Lock, Owner, exclusive, shared
 
 Run = Callable[..., CompletedProcess[str]]
 NOON = 1_700_000_000_000
@@ -42,7 +48,6 @@ def lines(done: CompletedProcess[str]) -> list[dict[str, object]]:
 
 
 def test_locks_by_hand_from_first_to_last(run: Run, uri: str) -> None:
-    """Take them, see them, be refused, release them, in several processes."""
     apart = partial(run_apart, TXN_LOCKS=uri)
     taken = lines(apart("locks", "acquire", "-x", "sales/orders/day=1", "--json"))
     assert taken[-1] == {"path": "sales/orders/day=1", "mode": "exclusive"}
@@ -54,10 +59,11 @@ def test_locks_by_hand_from_first_to_last(run: Run, uri: str) -> None:
     assert apart("locks", "release", "sales/orders/day=1").stdout.startswith("released 1 lock")
     assert run("locks", "release", "sales/orders/day=1").returncode == 1
     assert lines(run("locks", "ls", "--json")) == []
+    assert run("locks", "ls", "--locks", f"{uri}/typo").returncode == 2
+    assert not Path(f"{uri.partition('://')[2]}/typo").exists()
 
 
 def test_statements_about_locks(run: Run) -> None:
-    """As in Hive's own console, settings and all."""
     script = "USE sales; LOCK TABLE orders PARTITION (day='1', hour=2) EXCLUSIVE; SHOW LOCKS"
     done = run("sql", script, "--partitioned", "sales.orders=hour,day")
     assert done.returncode == 0, done.stderr
@@ -73,7 +79,6 @@ def test_statements_about_locks(run: Run) -> None:
 
 
 def test_what_a_statement_needs_is_told_without_a_manager(run: Run) -> None:
-    """It is asked while a script is being written, far from the cluster."""
     sql = "INSERT INTO t PARTITION (p=1) SELECT * FROM u"
     done = run("locks", "explain", sql, "--database", "d", TXN_LOCKS="")
     needed = ["shared    d", "shared    d/t", "exclusive d/t/p=1", "shared    d/u"]
@@ -84,24 +89,9 @@ def test_what_a_statement_needs_is_told_without_a_manager(run: Run) -> None:
     assert run("locks", "explain", "SHOW TABLES").stdout == "no locks are needed\n"
 
 
-def test_names_by_hand_and_in_statements_are_the_same_in_any_case(run: Run) -> None:
-    """An operator's lock must keep out who names the table as Hive does."""
-    assert run("locks", "acquire", "default/T1", "--exclusive").returncode == 0
-    assert run("sql", "LOCK TABLE T1 EXCLUSIVE").returncode == 1
-    assert run("locks", "release", "DEFAULT/t1").stdout == "released 1 lock on default/t1\n"
-
-
-def test_looking_makes_no_store(run: Run, tmp_path: Path) -> None:
-    """A mistyped path is an error, not an empty answer."""
-    done = run("locks", "ls", "--locks", f"embedded://{tmp_path}/typo")
-    assert done.returncode == 2
-    assert not (tmp_path / "typo").exists()
-
-
 def test_the_queue_is_shown_with_all_that_is_known_of_who_is_in_it(
     capsys: pytest.CaptureFixture[str],
 ) -> None:
-    """Whoever waits wants to know for whom, and whether that one is still about."""
     reader, writer = Owner("ann", "alpha", "SELECT [1]"), Owner("bob", "beta", "DROP\n TABLE t")
     locks = [
         Lock(shared("d/t"), reader, NOON, granted=True, token=5),
@@ -120,12 +110,150 @@ def test_the_queue_is_shown_with_all_that_is_known_of_who_is_in_it(
     assert third.split()[2:4] == ["waits,", "2"]
 
 
-def test_what_a_running_job_holds_is_in_the_list(run: Run, uri: str) -> None:
-    """A job that seems to hang is looked for here."""
-    with open_manager(uri) as manager:
-        manager.hold([shared("d/t")], query="SELECT * FROM t")
-        listed = lines(run("locks", "ls", "--extended", "--json"))
-    assert [(lock["path"], lock["query"], lock["explicit"]) for lock in listed] == [
-        ("d", "SELECT * FROM t", False),
-        ("d/t", "SELECT * FROM t", False),
-    ]
+@pytest.fixture
+def leases(tmp_path: Path) -> Iterator[LeaseService]:
+    with open_leases(f"sqlite:///{tmp_path}/leases.sqlite") as leases:
+        yield leases
+
+
+def leases_in(folder: Path) -> dict[str, str]:
+    """The variables that name leases in a folder, and no locks."""
+    return {"TXN_LEASES": f"sqlite:///{folder}/leases.sqlite", "TXN_LOCKS": ""}
+
+
+@pytest.fixture
+def run_leases(tmp_path: Path) -> Run:
+    """Run the command."""
+
+    def called(*arguments: str, **variables: str) -> CompletedProcess[str]:
+        return run_here(*arguments, **leases_in(tmp_path) | variables)
+
+    return called
+
+
+def moment(document: dict[str, object], name: str) -> datetime:
+    return datetime.fromisoformat(str(document[name]))
+
+
+def test_a_lease_by_hand_from_first_to_last(run_leases: Run, tmp_path: Path) -> None:
+    """Grab it, see it, be refused, extend it, drop it, in several processes."""
+    apart = partial(run_apart, **leases_in(tmp_path))
+    day = "sales/orders/day=1"
+    assert apart("leases", "grab", day, "-x", "--for", "1h", "--user", "ann").stdout == "1\n"
+    (lease,) = lines(run_leases("leases", "ls", "sales/orders", "--json"))
+    assert lease["path"] == day
+    assert (lease["user"], lease["lease_id"], lease["lease_type"]) == ("ann", 1, "x")
+    names = [lease[name] for name in ("db_name", "table_name", "partition_name")]
+    assert names == ["sales", "orders", "day=1"]
+    assert moment(lease, "end_utc") - moment(lease, "start_utc") == timedelta(hours=1)
+
+    refused = apart("leases", "grab", "sales/orders", "-x", "--for", "1h")
+    assert (refused.returncode, refused.stdout) == (1, "")
+    assert f"X {day} by ann until" in refused.stderr
+    (extended,) = lines(run_leases("leases", "extend", "1", "--for", "2h", "--json"))
+    assert moment(extended, "end_utc") > moment(lease, "end_utc")
+    shown = run_leases("leases", "ls").stdout
+    assert shown.splitlines()[1].split()[:4] == [day, "exclusive", "1", "ann"]
+
+    assert apart("leases", "drop", "1").stdout == "dropped 1 claim of lease 1\n"
+    assert run_leases("leases", "drop", "1").returncode == 1
+    gone = run_leases("leases", "extend", "1")
+    assert (gone.returncode, "ended" in gone.stderr) == (1, True)
+    assert lines(run_leases("leases", "ls", "--json")) == []
+
+
+def test_leases_are_dropped_by_force_only_where_that_is_said(
+    run_leases: Run, leases: LeaseService
+) -> None:
+    for table in ("d/t/p=1", "d/t", "d/u"):
+        leases.grab_lease([shared(table)], 3600)
+    assert run_leases("leases", "force-drop").returncode == 2
+    assert run_leases("leases", "force-drop", "d/t", "--all").returncode == 2
+    assert lines(run_leases("leases", "force-drop", "d/t", "--json")) == [{"dropped": 2}]
+    assert lines(run_leases("leases", "force-drop", "--all", "--json")) == [{"dropped": 1}]
+    assert run_leases("leases", "force-drop", "--all").returncode == 1
+
+
+@pytest.mark.parametrize(
+    ("arguments", "said"),
+    [
+        (["grab", "sales", "--for", "1h"], "name a table"),
+        (["grab", "d/t", "--for", "800d"], "too long"),
+        (["grab", "d/t", "--for", "0s"], "must be a number of seconds"),
+        (["grab", "d//t", "--for", "1h"], "not a part of a path"),
+        (["drop", "0"], "not an id of a lease"),
+        (["ls", "--leases", "oracle://h/d"], "kept in one of these"),
+        (["ls", "--leases", "sqlite:////nowhere/typo"], "no such file"),
+    ],
+)
+def test_what_cannot_be_is_an_error_of_one_line(
+    arguments: list[str], said: str, run_leases: Run, leases: LeaseService
+) -> None:
+    done = run_leases("leases", *arguments)
+    assert (done.returncode, done.stdout) == (2, "")
+    assert said in done.stderr
+    assert leases.list_lease() == []
+
+
+def called_here(*arguments: str) -> Result:
+    """Run the command in this process, where the machine's folder can be another one."""
+    return CliRunner().invoke(app, ["leases", *arguments])
+
+
+def test_without_any_setting_leases_are_in_a_file_of_the_user_and_that_is_said(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """On one machine nothing need be set up; but whoever has a lease must not believe that another
+    user is kept out, nor whoever sees none that nobody has any."""
+    monkeypatch.setattr(opening, "MACHINE", tmp_path / "none")
+    monkeypatch.setenv(opening.VARIABLE, "")
+    monkeypatch.setenv("XDG_DATA_HOME", str(tmp_path))
+    file = tmp_path / "hbase-txn" / "leases.sqlite"
+    for arguments, said in (
+        (["where"], f"sqlite:///{file}\n"),
+        (["ls", "--json"], ""),
+        (["grab", "d/t", "--for", "1h"], "1\n"),
+    ):
+        done = called_here(*arguments)
+        assert (done.exit_code, done.stdout) == (0, said)
+        assert done.stderr == f"note: these leases keep out no other user: {file}\n"
+    assert file.exists()
+    assert called_here("ls", "--leases", f"sqlite:///{file}").stderr == ""
+
+
+def test_where_leases_are_is_told_without_a_password(run_leases: Run) -> None:
+    url = "postgresql+psycopg://ann:secret@127.0.0.1:1/leases"
+    (found,) = lines(run_leases("leases", "where", "--json", TXN_LEASES=url))
+    assert found == {"url": url.replace("secret", "***")}
+    done = run_leases("leases", "where", "--leases", "ann:secret")
+    assert (done.returncode, "not the URL" in done.stderr, "secret" in done.stderr) == (
+        2,
+        True,
+        False,
+    )
+
+
+def test_the_commands_work_on_postgresql(run_leases: Run, postgresql: PostgreSQL) -> None:
+    url = postgresql.new_database()
+    assert run_leases("leases", "grab", "d/t", "--for", "1h", TXN_LEASES=url).stdout == "1\n"
+    assert "d/t" in run_leases("sql", "SHOW LEASE d.t", TXN_LEASES=url).stdout
+
+
+def test_statements_about_leases_need_no_lock_manager_and_the_other_way_round(
+    run_leases: Run, leases: LeaseService, tmp_path: Path
+) -> None:
+    leases.grab_lease([exclusive("d/t/p=1")], 3600)
+    (shown,) = lines(run_leases("sql", "SHOW LEASE d.t PARTITION (p=1)", "--json"))
+    assert (shown["path"], shown["lease_type"]) == ("d/t/p=1", "x")
+    locks = f"embedded://{tmp_path}/locks"
+    connect(locks).close()
+    elsewhere = {"TXN_LEASES": f"sqlite:///{tmp_path}/none", "TXN_LOCKS": locks}
+    assert run_leases("sql", "LOCK TABLE d.t SHARED", **elsewhere).returncode == 0
+    both = run_leases(
+        "sql", "USE d; SHOW LOCKS t; SHOW LEASE t; DROP FORCE LEASE *", TXN_LOCKS=locks
+    )
+    assert both.returncode == 0, both.stderr
+    assert ["d/t", "shared", "held"] in [line.split()[:3] for line in both.stdout.splitlines()]
+    assert both.stdout.splitlines()[-1] == "dropped 1 claim"
+    again = run_leases("leases", "force-drop", "--all")
+    assert (again.returncode, again.stdout) == (1, "dropped no claim\n")

@@ -12,109 +12,30 @@ from txn.model import Cell
 from txn.tables import cells
 
 
-def test_the_newest_put_is_seen_whatever_arrived_last() -> None:
-    """Late duplicates land below what came later: the protocol's steps 4 and 5 rely on it."""
-    state = cells.put_version(b"", 20, b"new", 3)
-    state = cells.put_version(state, 10, b"late", 3)
-    assert cells.newest(state) == Cell(b"new", 20)
-    assert cells.versions(state) == [Cell(b"new", 20), Cell(b"late", 10)]
-
-
-def test_at_one_timestamp_the_later_arrival_replaces() -> None:
-    """A checked put may get the checked cell's own timestamp, and must be seen all the same."""
-    state = cells.put_version(cells.put_version(b"", 10, b"first", 3), 10, b"second", 3)
-    assert cells.versions(state) == [Cell(b"second", 10)]
-
-
-@pytest.mark.parametrize("timestamp", [9, 10])
-def test_a_put_at_or_below_a_marker_is_masked_for_ever(timestamp: int) -> None:
-    """This is why commit timestamps must lie above every timestamp that was read."""
-    marked = cells.delete(b"", 10)
-    assert cells.newest(cells.put_version(marked, timestamp, b"masked", 3)) is None
-
-
-def test_a_put_above_a_marker_is_seen_and_the_marker_stays() -> None:
-    """The marker must go on masking what is still to arrive below it."""
-    state = cells.put_version(cells.delete(b"", 10), 11, b"seen", 1)
-    state = cells.put_version(state, 12, b"newer", 1)
-    assert cells.versions(state) == [Cell(b"newer", 12)]
-    assert cells.newest(cells.delete(state, 12)) is None
-    assert cells.put_version(cells.delete(state, 12), 11, b"late", 1) == cells.delete(b"", 12)
-
-
-def test_a_marker_spares_what_is_above_it() -> None:
-    """A late duplicate of a delete must not remove what a later transaction wrote."""
-    state = cells.put_version(cells.put_version(b"", 10, b"old", 3), 20, b"new", 3)
-    assert cells.versions(cells.delete(state, 10)) == [Cell(b"new", 20)]
-
-
-def test_no_more_versions_are_kept_than_the_family_has() -> None:
-    """Without this, the state of a hot cell would grow without end."""
-    state = b""
-    for timestamp in (30, 10, 20, 40):
-        state = cells.put_version(state, timestamp, b"%d" % timestamp, 2)
-    assert cells.versions(state) == [Cell(b"40", 40), Cell(b"30", 30)]
-
-
 def test_a_put_that_changes_nothing_returns_the_same_object() -> None:
-    """The tables skip the write then."""
     state = cells.put_version(cells.delete(b"", 10), 20, b"kept", 1)
     assert cells.put_version(state, 15, b"too old", 1) is state
     assert cells.put_version(state, 10, b"masked", 1) is state
     assert cells.delete(state, 10) is state
     assert cells.delete(state, 9) is state
-
-
-def test_an_empty_value_is_a_value() -> None:
-    """A free lock and a cleared tag are empty values, whose timestamps are read."""
-    assert cells.newest(cells.put_version(b"", 10, b"", 3)) == Cell(b"", 10)
+    exact = cells.delete_exact(state, 20)
+    assert cells.put_version(exact, 20, b"late", 3) is exact
+    assert cells.delete_exact(exact, 20) is exact
 
 
 def test_a_value_that_looks_like_a_marker_is_not_one() -> None:
-    """States are walked from the front, never searched."""
     trap = cells.delete(b"", 10)
     state = cells.put_version(cells.put_version(b"", 20, trap, 2), 30, trap, 2)
     assert cells.versions(state) == [Cell(trap, 30), Cell(trap, 20)]
     assert cells.compact_cell(state) == state
 
 
-def test_a_purged_marker_lets_a_late_put_be_seen() -> None:
-    """The danger that `hbase.hstore.time.to.purge.deletes` is set against; tests emulate it."""
-    state = cells.delete(cells.put_version(b"", 10, b"old", 3), 20)
-    assert cells.newest(cells.put_version(cells.compact_cell(state, 0, 20), 10, b"late", 3)) is None
-    purged = cells.compact_cell(state, 0, 21)
-    assert purged == b""
-    assert cells.newest(cells.put_version(purged, 10, b"late", 3)) == Cell(b"late", 10)
-
-
-def test_expired_versions_are_hidden_and_then_dropped() -> None:
-    """A family's TTL decides at the read; a compaction frees the room."""
-    state = cells.put_version(cells.put_version(b"", 10, b"old", 3), 20, b"new", 3)
-    assert cells.versions(state, 11) == [Cell(b"new", 20)]
-    assert cells.newest(state, 20) == Cell(b"new", 20)
-    assert cells.newest(state, 21) is None
-    assert cells.compact_cell(state, 11) == cells.put_version(b"", 20, b"new", 3)
-    assert cells.compact_cell(state, 21) == b""
-
-
-def test_an_exact_delete_hides_its_version_only_and_late_puts_of_its_time() -> None:
-    """HBase's plain Delete marker, unlike the delete-column marker of the protocol."""
-    state = cells.put_version(cells.put_version(b"", 10, b"1", 3), 20, b"2", 3)
-    state = cells.delete_exact(state, 20)
-    assert cells.newest(state) == Cell(b"1", 10)
-    assert cells.put_version(state, 20, b"late", 3) is state
-    assert cells.delete_exact(state, 20) is state
-    assert cells.versions(cells.put_version(state, 15, b"3", 3)) == [Cell(b"3", 15), Cell(b"1", 10)]
-
-
 def test_a_delete_column_marker_takes_the_place_of_those_below_it() -> None:
-    """A state does not grow by deletes."""
     state = cells.delete_exact(cells.delete_exact(b"", 10), 20)
     assert cells.delete(state, 20) == cells.delete(b"", 20)
 
 
 def test_a_time_range_counts_only_its_own_versions() -> None:
-    """HBase leaves out what is too new before it counts versions."""
     state = b""
     for time in (10, 20, 30):
         state = cells.put_version(state, time, b"%d" % time, 3)
@@ -139,17 +60,9 @@ def test_a_version_with_a_ttl_of_its_own_uncovers_what_it_hid() -> None:
 
 @pytest.mark.parametrize("ttl_ms", [cells.FOREVER - 1, -1, 0])
 def test_a_ttl_that_ends_before_now_or_beyond_64_bits_is_over(ttl_ms: int) -> None:
-    """Java's sum of timestamp and TTL begins again from below."""
     assert cells.versions(cells.put_version(b"", 10, b"v", 1, ttl_ms=ttl_ms), 0, 11) == []
     state = cells.put_version(cells.put_version(b"", 10, b"old", 1), 20, b"older", 2)
     assert cells.put_version(state, 20, b"v", 2, 21, ttl_ms=ttl_ms) is state
-
-
-def test_some_versions_never_expire() -> None:
-    """MIN_VERSIONS."""
-    state = cells.put_version(cells.put_version(b"", 10, b"1", 3), 20, b"2", 3)
-    assert cells.versions(state, 25, at_least=1) == [Cell(b"2", 20)]
-    assert cells.compact_cell(state, 25, at_least=1) == cells.put_version(b"", 20, b"2", 3)
 
 
 @dataclass
@@ -214,7 +127,6 @@ STEPS = st.one_of(
 def test_any_history_reads_as_from_the_whole_list_of_arrivals(
     limit: int, steps: list[tuple[str, int, object]], asked: tuple[int, int, int]
 ) -> None:
-    """What is dropped early could never have been seen again."""
     oldest, since, until = asked
     column, state = Column(limit), b""
     for now, (step, time, other) in enumerate(steps):

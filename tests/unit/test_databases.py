@@ -65,7 +65,6 @@ def assert_names_both(error: TxnError, database: str = "txn") -> None:
 
 @pytest.mark.parametrize("protocol", BOTH)
 def test_a_table_of_one_database_refuses_another(world: World, protocol: ProtocolName) -> None:
-    """A mistyped name of the transaction table would make commits that see no locks."""
     world.engine.ensure_table("owned", ["d"])
     key = Key("r", "d", "x", "owned")
     world.engine.commit([Mutation(key, "1")])
@@ -83,24 +82,19 @@ def test_a_table_of_one_database_refuses_another(world: World, protocol: Protoco
             call()
         assert_names_both(caught.value)
     assert world.engine.read([key])[key].value == b"1"  # type: ignore[union-attr]
+    same = Engine(world.store, transactions="default:txn", clock=world.clock)
+    same.ensure_table("owned", ["d"])
+    assert world.store.describe(b"owned") == {b"d": Family(database=b"txn")}
 
 
 def test_one_database_uses_no_transaction_table_of_another(world: World) -> None:
-    """Its rows would be data to the one, and decisions to the other."""
     other = open_other(world)
     with pytest.raises(InvalidRequestError) as caught:
         other.commit([Mutation(Key("protocol", "t", "name", "txn"), "odd")])
     assert_names_both(caught.value)
 
 
-def test_ensure_table_gives_a_database_to_a_table_of_none(world: World) -> None:
-    assert world.store.describe(TABLE) == {b"d": Family()}
-    world.engine.ensure_table(TABLE, ["d"])
-    assert world.store.describe(TABLE) == {b"d": Family(database=b"txn")}
-
-
 def test_the_first_commit_gives_a_database_where_that_costs_nothing(world: World) -> None:
-    """Tables that other programs made through the emulator would belong to nobody for ever."""
     engine = Engine(world.store, clock=world.clock)
     engine.read([X])
     assert find_databases(engine.context, TABLE) == {None}
@@ -131,20 +125,6 @@ def test_a_table_of_none_with_locks_of_the_other_protocol_is_refused(
     assert world.engine.commit([Mutation(X, "3")]).complete
 
 
-def test_columns_named_like_locks_are_no_locks_of_the_other_protocol(world: World) -> None:
-    world.put(Key("x", "d", "door_lock", TABLE), b"open")
-    world.put(Key("x", "d", "_lock", TABLE), b"mine")
-    assert world.engine.commit([Mutation(Y, "1")]).complete
-
-
-def test_the_default_namespace_is_the_same_database(world: World) -> None:
-    """`default:txn` and `txn` are one table."""
-    world.engine.ensure_table("owned", ["d"])
-    same = Engine(world.store, transactions="default:txn", clock=world.clock)
-    same.ensure_table("owned", ["d"])
-    assert find_databases(same.context, b"owned") == {b"txn"}
-
-
 @pytest.mark.usefixtures("rows_for_all")
 def test_a_lock_of_another_database_is_kept(world: World) -> None:
     """Where a table tells no database, its locks do: an absent row is then no sign of an end."""
@@ -167,24 +147,6 @@ def test_a_lock_of_another_database_is_kept(world: World) -> None:
 
 
 @pytest.mark.usefixtures("rows_for_all")
-@pytest.mark.parametrize("rule", [True, False], ids=["with", "without"])
-def test_a_lock_without_a_database_would_be_freed(
-    world: World, rule: bool, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """The tooth of the rule: without the name, a decided commit is overwritten before it is put."""
-    if not rule:
-        monkeypatch.setattr("txn.protocol.row.name_database", lambda row_key: None)
-    stopped_at(world, Status.ASSERTED)
-    other = open_other(world)
-    try:
-        other.commit([Mutation(X, "9"), Mutation(Y, "9")])
-    except AbortedError:
-        assert rule
-    else:
-        assert not rule
-
-
-@pytest.mark.usefixtures("rows_for_all")
 def test_fsck_reports_a_lock_of_another_database_and_keeps_it(world: World) -> None:
     holder = stopped_at(world, Status.ASSERTED)
     other = open_other(world)
@@ -196,7 +158,6 @@ def test_fsck_reports_a_lock_of_another_database_and_keeps_it(world: World) -> N
 
 @pytest.mark.usefixtures("rows_for_all")
 def test_a_table_changes_hands_when_it_is_quiet(world: World) -> None:
-    """By an explicit call alone, and not beside a lock."""
     world.engine.ensure_table(TABLE, ["d"])
     stopped_at(world, Status.ASSERTED)
     other = open_other(world, "fenced" if world.protocol == "six-phase" else "six-phase")
@@ -231,7 +192,6 @@ def test_a_table_changes_hands_without_a_change_of_the_version(world: World) -> 
 
 
 def test_a_wrong_clock_takes_no_table_over(world: World) -> None:
-    """By which what stands in the way is judged: nothing changes hands then."""
     world.engine.ensure_table(TABLE, ["d"])
     context = open_other(world).context
     servers = Owning(world.store)
@@ -253,7 +213,6 @@ def test_a_row_key_names_its_database() -> None:
 
 
 def test_nothing_is_made_where_nothing_may_be_made(tmp_path: object) -> None:
-    """A reader of a mistyped store or database must not leave one behind."""
     uri = f"embedded://{tmp_path}/store"
     with pytest.raises(InvalidRequestError, match="no such store"):
         connect(uri, create=False)
@@ -268,7 +227,6 @@ def test_nothing_is_made_where_nothing_may_be_made(tmp_path: object) -> None:
 
 @pytest.mark.parametrize("table", ["plain", "alike"])
 def test_a_table_of_data_is_no_transaction_table(tmp_path: object, table: str) -> None:
-    """Rows of transactions in it would be data to the database that it belongs to."""
     uri = f"embedded://{tmp_path}/store"
     with connect(uri) as engine:
         engine.ensure_table("plain", ["d"])

@@ -1,23 +1,25 @@
-"""The store that fails as planned: the simulation is worth as much as this is right."""
+"""Stores around others: that fail as planned, that count, and that tell how long calls take."""
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from pathlib import Path
-from random import Random
-from threading import Thread
+from collections import Counter
+from collections.abc import Sequence
+from unittest.mock import patch
 
 import pytest
 
-from txn import Engine, Key, MaybeApplied, Mutation, NotApplied, StoreError
+from tests.unit.worlds import TABLE, BreakingOff, World, X, Y
+from txn import InvalidRequestError, MaybeApplied, Mutation, NotApplied, StoreError, TxnError
+from txn.client.engine import Engine
+from txn.client.measured import MeasuredStore
 from txn.clock import ManualClock
+from txn.events import Event, StoreCall, silent
 from txn.model import Check, Edit, Family
+from txn.spark.partitions import EventCounter
 from txn.stores import open_store
-from txn.testing.counting import CountingStore
-from txn.testing.faulty import Call, Crash, Fault, FaultyStore, Plan, Reply, at, faultless
+from txn.testing.counting import Counted, CountingStore
+from txn.testing.faulty import Crash, Fault, FaultyStore, Plan, Reply, at, faultless
 
-TABLE = b"data"
-X, Y = Key("x", "d", "v", TABLE), Key("y", "d", "v", TABLE)
 WRITES = [Edit(X, b"1", 5), Edit(Y, b"1", 5)]
 CHECKS = [Check(X, b"", ((X, b"1"),)), Check(Y, b"", ((Y, b"1"),))]
 NONE: frozenset[int] = frozenset()
@@ -37,19 +39,6 @@ def there(store: FaultyStore) -> str:
     return "".join(name for name, key in (("x", X), ("y", Y)) if cells[key])
 
 
-def test_without_a_fault_it_is_the_store_below() -> None:
-    """Whatever the simulation finds must come from the faults that it asked for."""
-    store = store_of()
-    assert store.check_and_put(CHECKS) == [True, True]
-    assert store.check_and_put(CHECKS) == [False, False]
-    store.write([Edit(X, b"2", 10**15)])
-    cell = store.read([X])[X]
-    assert cell is not None and cell.value == b"2"
-    assert [row.row for row in store.scan(TABLE)] == [b"x", b"y"]
-    assert store.describe(TABLE) == {b"d": Family()}
-    assert store.calls == 6
-
-
 @pytest.mark.parametrize("method", ["write", "check_and_put"])
 @pytest.mark.parametrize(
     ("applied", "expected"), [(None, "xy"), (NONE, ""), (FIRST, "x"), (BOTH, "xy")]
@@ -57,40 +46,20 @@ def test_without_a_fault_it_is_the_store_below() -> None:
 def test_a_lost_reply_leaves_what_was_applied(
     method: str, applied: frozenset[int] | None, expected: str
 ) -> None:
-    """A batch is not atomic, so any part of it may be there."""
     store = store_of(at({1: Fault(applied=applied, reply=Reply.MAYBE_APPLIED)}))
     with pytest.raises(MaybeApplied):
         getattr(store, method)(WRITES if method == "write" else CHECKS)
     assert there(store) == expected
 
 
-def test_a_refused_call_has_no_effect() -> None:
-    """NotApplied promises that for ever."""
-    store = store_of(at({1: Fault(applied=NONE, reply=Reply.NOT_APPLIED)}))
-    with pytest.raises(NotApplied):
-        store.write(WRITES)
-    assert there(store) == ""
-    assert not store.in_flight
-
-
 def test_a_crashed_client_makes_no_further_call() -> None:
-    """Whatever code still runs after the crash, such as a finally, must not reach the store."""
     store = store_of(at({1: Fault(applied=FIRST, reply=Reply.CRASH)}))
     with pytest.raises(Crash):
         store.write(WRITES)
-    with pytest.raises(Crash):
+    with pytest.raises(Crash):  # whatever code still runs, such as a finally
         store.read([X])
     assert store.calls == 1
     assert there(store) == "x"
-
-
-def test_nothing_in_the_library_catches_a_crash() -> None:
-    """Code that did would tidy up after its own death, which nobody can."""
-    store = store_of()
-    engine = Engine(store, clock=ManualClock(), rng=Random(1))
-    store.plan = lambda call: Fault(reply=Reply.CRASH) if call.method == "write" else Fault()
-    with pytest.raises(Crash):
-        engine.commit([Mutation(X, b"1")])
 
 
 def test_a_late_item_happens_when_it_is_delivered() -> None:
@@ -106,17 +75,6 @@ def test_a_late_item_happens_when_it_is_delivered() -> None:
     assert found is not None and found.value == b"2"
 
 
-def test_a_request_may_happen_only_later() -> None:
-    """A lost reply, nothing applied, and then it lands all the same."""
-    store = store_of(at({1: Fault(applied=NONE, reply=Reply.MAYBE_APPLIED, late=BOTH)}))
-    with pytest.raises(MaybeApplied):
-        store.check_and_put(CHECKS)
-    assert there(store) == ""
-    late = store.deliver()
-    assert late.items == tuple(CHECKS)
-    assert there(store) == "xy"
-
-
 def test_a_repeated_call_reports_its_second_answer() -> None:
     """So a gateway turns the success of a checked write into a "no"."""
     store = store_of(at({1: Fault(twice=True)}))
@@ -124,16 +82,7 @@ def test_a_repeated_call_reports_its_second_answer() -> None:
     assert there(store) == "xy"
 
 
-@pytest.mark.parametrize("method", ["read", "scan", "describe"])
-def test_reading_can_fail_too(method: str) -> None:
-    """A client may die between any two calls."""
-    store = store_of(lambda call: Fault(reply=Reply.MAYBE_APPLIED))
-    with pytest.raises(MaybeApplied):
-        list(getattr(store, method)([X] if method == "read" else TABLE))
-
-
 def test_a_table_may_be_made_though_nobody_is_told() -> None:
-    """Set-up is repeated until it is acknowledged."""
     lost = Fault(reply=Reply.MAYBE_APPLIED)
     refused = Fault(applied=NONE, reply=Reply.NOT_APPLIED)
     store = store_of(at({1: refused, 3: lost}))
@@ -158,14 +107,6 @@ def test_a_read_with_checks_comes_early_or_late(early: bool) -> None:
     assert there(store) == "xy"
 
 
-def test_a_read_with_checks_may_fail_alone() -> None:
-    """The checks are what matters: the read is made afterwards."""
-    store = store_of(at({1: Fault(reply=Reply.MAYBE_APPLIED)}))
-    store.reads_early = lambda: True
-    check = Check(X, None, edits=(Edit(X, b"1", 5),))
-    assert store.check_and_read([check], [X]) == ([True], {X: (b"1", 5)}, {})
-
-
 def test_a_read_that_fails_after_checks_does_not_deny_them() -> None:
     """NotApplied promises that the whole call had no effect."""
     refused = Fault(applied=NONE, reply=Reply.NOT_APPLIED)
@@ -178,20 +119,6 @@ def test_a_read_that_fails_after_checks_does_not_deny_them() -> None:
         store.check_and_read([], [X])
 
 
-def test_a_plan_is_told_what_is_asked() -> None:
-    """Plans decide by the method and the items, and a trace prints them."""
-    seen: list[Call] = []
-
-    def plan(call: Call) -> Fault:
-        seen.append(call)
-        return Fault()
-
-    store = store_of(plan)
-    store.read([X])
-    store.write(WRITES)
-    assert seen == [Call(1, "read", (X,)), Call(2, "write", tuple(WRITES))]
-
-
 @pytest.mark.parametrize(
     ("fault", "message"),
     [
@@ -201,28 +128,8 @@ def test_a_plan_is_told_what_is_asked() -> None:
     ],
 )
 def test_faults_that_break_the_contract_are_refused(fault: dict[str, object], message: str) -> None:
-    """They would make the protocol fail for something that no store does."""
     with pytest.raises(ValueError, match=message):
         Fault(**fault)  # type: ignore[arg-type]
-
-
-def test_closing_closes_the_store_below(tmp_path: Path) -> None:
-    """A wrapper that kept it open would leave files and connections behind."""
-    store = FaultyStore(open_store(f"embedded://{tmp_path}/store"))
-    store.close()
-    with pytest.raises(StoreError):
-        store.describe(TABLE)
-
-
-# --- what is done together ----------------------------------------------------------------------
-
-
-def test_by_default_one_call_is_made_after_the_other() -> None:
-    """So that whatever may come between two of them is tried."""
-    store = store_of(at({2: Fault(applied=NONE, reply=Reply.NOT_APPLIED)}))
-    with pytest.raises(NotApplied):
-        store.atomically(lambda: (store.write(WRITES[:1]), store.write(WRITES[1:])))  # type: ignore[arg-type, func-returns-value]
-    assert there(store) == "x"
 
 
 @pytest.mark.parametrize(
@@ -238,7 +145,6 @@ def test_by_default_one_call_is_made_after_the_other() -> None:
 def test_where_it_is_one_transaction_it_is_one_call_with_one_fault(
     fault: Fault, expected: str
 ) -> None:
-    """All of it took effect or nothing, and what is told of that may be too little."""
     store = store_of(at({1: fault}))
     store.features |= {"atomic"}
     done: list[str] = []
@@ -252,31 +158,6 @@ def test_where_it_is_one_transaction_it_is_one_call_with_one_fault(
         store.atomically(work)
     assert (store.calls, done) == (1, ["all"])
     assert there(store) == expected
-
-
-def test_calls_of_other_threads_are_not_part_of_it(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Else they would have no fault, and their transactions would not be undone."""
-    store = store_of(at({2: Fault(applied=NONE, reply=Reply.NOT_APPLIED)}))
-    store.features |= {"atomic"}
-    inner, errors = store._inner, list[StoreError]()
-
-    def write_elsewhere() -> None:
-        try:
-            store.atomically(lambda: store.write(WRITES[:1]))
-        except StoreError as error:
-            errors.append(error)
-
-    def begin_late(_: object, work: Callable[[], None]) -> None:
-        monkeypatch.undo()
-        other = Thread(target=write_elsewhere)
-        other.start()
-        other.join()
-        inner.atomically(work)
-
-    monkeypatch.setattr(type(inner), "atomically", begin_late)
-    store.atomically(lambda: store.write(WRITES[1:]))
-    assert (store.calls, [type(error) for error in errors]) == (2, [NotApplied])
-    assert there(store) == "y"
 
 
 def test_checks_go_through_as_they_are() -> None:
@@ -296,9 +177,150 @@ def test_checks_go_through_as_they_are() -> None:
     assert sent == [(first, second)] * 3 + [(first,)] * 2
 
 
-def test_checks_that_travel_with_a_read_may_be_applied_in_part() -> None:
-    """Nobody has an answer then, and nothing is read."""
-    store = store_of(at({1: Fault(FIRST, Reply.MAYBE_APPLIED)}))
-    with pytest.raises(MaybeApplied):
-        store.check_and_read(CHECKS, [X])
-    assert (store.calls, there(store)) == (1, "x")
+def test_it_counts_calls_and_items_and_answers_as_the_store_below() -> None:
+    store = CountingStore(open_store("memory://", ManualClock()))
+    store.ensure_table(TABLE, {b"d": Family()})
+    store.write([Edit(X, b"1", 5), Edit(Y, b"1", 5)])
+    assert store.check_and_put([Check(X, b"2", ((X, b"3"),))]) == [False]
+    assert store.read([X])[X] == (b"1", 5)
+    assert store.read([X, Y])[Y] == (b"1", 5)
+    assert [row.row for row in store.scan(TABLE)] == [b"x", b"y"]
+    assert store.describe(TABLE) == {b"d": Family()}
+    once = ("ensure_table", "write", "check_and_put", "scan", "describe")
+    assert store.calls == {"read": 2} | dict.fromkeys(once, 1)
+    assert (store.items["read"], store.items["write"]) == (3, 2)
+    store.reset()
+    store.read([X], [Y])
+    assert store.trace == [Counted("read", (X, Y))]
+    store.close()
+
+
+def told(events: list[Event]) -> list[tuple[str, str, int]]:
+    return [(e.call, e.outcome, e.items) for e in events if isinstance(e, StoreCall)]
+
+
+def test_each_call_is_told_once_and_passed_on_as_it_is() -> None:
+    below, events = CountingStore(open_store("memory://", ManualClock())), list[Event]()
+    store = MeasuredStore(below, events.append)
+    store.ensure_table(TABLE, {b"d": Family()})
+    store.write([Edit(X, b"1", 5), Edit(X, b"2", 6)])
+    assert store.check_and_put([Check(X, b"2", ((X, b"3"),))]) == [True]
+    found = store.read([X], [X.lock])
+    assert found[X] is not None and found[X].value == b"3"
+    assert [cell.value for cell in store.read_versions([X], 2)[X]] == [b"3", b"2"]
+    assert [row.row for row in store.scan(TABLE)] == [b"x"]
+    assert store.describe(TABLE) == {b"d": Family()}
+    assert store.find_splits(TABLE, 3) == below.find_splits(TABLE, 3)
+    store.compact(TABLE, 1)
+    with pytest.raises(InvalidRequestError):
+        store.write([Edit(X._replace(row=b"r" * 40_000), b"1", 5)])
+    assert told(events).pop() == ("write", "refused", 1)
+    events.pop()
+    assert store.features == below.features
+    calls = ["ensure_table", "write", "check_and_put", "read", "read_versions", "scan", "describe"]
+    items = [1, 2, 1, 2, *[1] * 5]
+    expected = zip([*calls, "find_splits", "compact"], ["done"] * 9, items, strict=True)
+    assert told(events) == list(expected)
+    assert {name for name, _, _ in told(events)} == set(below.calls)
+    assert all(e.elapsed_ms >= 0 for e in events if isinstance(e, StoreCall))
+    store.close()
+
+
+class Breaking(CountingStore):
+    """A store whose writes take effect, and then raise; atomic or not."""
+
+    def __init__(self, error: type[BaseException], *, atomic: bool) -> None:
+        super().__init__(open_store("memory://", ManualClock()))
+        self._error = error
+        if not atomic:
+            self.features -= {"atomic"}
+
+    def write(self, edits: Sequence[Edit], *, durable: bool = True, by_row: bool = False) -> None:
+        super().write(edits, durable=durable, by_row=by_row)
+        raise self._error
+
+
+@pytest.mark.parametrize(
+    ("error", "atomic", "outcomes"),
+    [
+        (KeyboardInterrupt, True, ["maybe applied"] * 3),
+        (KeyboardInterrupt, False, ["maybe applied"] * 3),
+        (OSError, True, ["maybe applied", "refused", "refused"]),
+        (OSError, False, ["maybe applied"] * 3),
+        (TxnError, True, ["refused"] * 3),
+        (TxnError, False, ["refused", "refused", "maybe applied"]),
+        (NotApplied, True, ["not applied"] * 3),
+        (NotApplied, False, ["not applied", "not applied", "maybe applied"]),
+    ],
+)
+def test_only_what_certainly_had_no_effect_is_told_so(
+    error: type[BaseException], atomic: bool, outcomes: list[str]
+) -> None:
+    """An interrupt may come when the write is there already; and only an atomic store undoes what
+    was done together before. Of a write alone, one within, and all that was done together."""
+    events: list[Event] = []
+    store = MeasuredStore(Breaking(error, atomic=atomic), events.append)
+    store.ensure_table(TABLE, {b"d": Family()})
+    events.clear()
+
+    def write() -> None:
+        store.write([Edit(X, b"1", 5)])
+
+    for call in (write, lambda: store.atomically(write)):
+        with pytest.raises(error):
+            call()
+    assert [outcome for _, outcome, _ in told(events)] == outcomes
+
+
+def test_what_is_done_together_is_told_when_it_is_over() -> None:
+    """A listener that commits would wait in there for itself."""
+    inner, events = open_store("memory://", ManualClock()), list[Event]()
+    store = MeasuredStore(inner, events.append)
+    store.ensure_table(TABLE, {b"d": Family()})
+    events.clear()
+    seen: list[int] = []
+
+    def work() -> None:
+        store.atomically(lambda: store.write([Edit(X, b"1", 5)]))
+        seen.append(len(events))
+
+    store.atomically(work)
+    assert seen == [0]
+    assert told(events) == [("write", "done", 1), ("atomically", "done", 1)]
+    events.clear()
+    with pytest.raises(ZeroDivisionError):
+        store.atomically(lambda: seen.append(1 // 0))
+    assert told(events) == [("atomically", "refused", 1)]
+    store.write([Edit(X, b"1", 5)])
+    assert told(events)[1:] == [("write", "done", 1)]
+
+
+def test_an_engine_measures_what_is_watched_and_nothing_else() -> None:
+    world = World()
+    below = CountingStore(world.store)
+    watched = world.client(below, seed=3)  # type: ignore[arg-type]
+    below.reset()
+    world.events.clear()
+    with patch("txn.protocol.commit.commit_in_one_write", lambda *_: False):
+        watched.commit([Mutation(X, b"1")])
+    calls = Counter(name for name, _, _ in told(world.events))
+    assert calls["check_and_put"] > 1
+    # One `together` within another just runs, and is no call of its own.
+    assert {**calls, "atomically": 2} == below.calls
+    world.on_event = silent  # type: ignore[method-assign]
+    plain = world.client(below, seed=4)  # type: ignore[arg-type]
+    assert plain.context.store is below
+    counting = Engine(below, on_event=EventCounter(), clock=world.clock)
+    assert counting.context.store is below
+
+
+def test_a_scan_that_breaks_off_tells_how_far_it_came() -> None:
+    world = World()
+    for name in "xyz":
+        world.put(X._replace(row=name.encode()), b"1")
+    events: list[Event] = []
+    store = MeasuredStore(BreakingOff(world.store, rows=2), events.append)
+    with pytest.raises(NotApplied) as caught:
+        list(store.scan(TABLE))
+    assert caught.value.call == "scan"
+    assert told(events) == [("scan", "not applied", 2)]

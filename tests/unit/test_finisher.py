@@ -7,11 +7,10 @@ import logging
 import pytest
 
 from recovery import Kind, Repaired, check, repair
-from recovery.purge import delete_cells
 from tests.unit.worlds import POLICY, TABLE, World, X, Y, is_step
 from txn.clock import poll
 from txn.model import Check, Mutation
-from txn.protocol.recovery import mark_complete, roll_forward
+from txn.protocol.recovery import roll_forward
 from txn.protocol.row import read_rows
 from txn.protocol.statuses import PROTOCOLS, ProtocolName, Status
 from txn.protocol.transaction import load_transaction
@@ -42,7 +41,6 @@ def completes(call: Call) -> bool:
 
 @BOTH
 def test_a_far_row_is_completed_later_in_one_call_for_many(protocol: ProtocolName) -> None:
-    """Its locks are free, so that nobody waits for what only fsck and people read."""
     world = far_world(protocol)
     results = [world.engine.commit([Mutation(X, v), Mutation(Y, v)]) for v in (b"1", b"2", b"3")]
     released = PROTOCOLS[protocol].released
@@ -62,19 +60,10 @@ def test_a_far_row_is_completed_later_in_one_call_for_many(protocol: ProtocolNam
 
 
 @BOTH
-def test_a_near_row_is_completed_at_once(protocol: ProtocolName) -> None:
-    """Where a call is no request to a server there is nothing to gather."""
-    world = World(protocol=protocol)
-    assert world.engine.commit(BOTH_KEYS).complete
-    assert world.statuses() == [Status.COMPLETE]
-
-
-@BOTH
 @pytest.mark.parametrize("ack", ["complete", "decided"])
 def test_a_row_that_cannot_be_completed_stays_with_free_locks(
     protocol: ProtocolName, ack: str, caplog: pytest.LogCaptureFixture
 ) -> None:
-    """What the caller was told stays true: its values are there, and nobody has to wait."""
     world = far_world(protocol)
     world.faults.plan = lambda call: REFUSED if completes(call) else Fault()
     done = world.engine.commit(BOTH_KEYS, ack=ack)  # type: ignore[arg-type]
@@ -89,54 +78,6 @@ def test_a_row_that_cannot_be_completed_stays_with_free_locks(
     assert finding.kind is Kind.DECIDED
     assert repair(world.engine.context, finding) == Repaired("rolled forward")
     assert world.statuses() == [Status.COMPLETE]
-
-
-def test_a_row_that_fsck_completed_first_is_completed_once() -> None:
-    """The step compares: the later one finds 5, and does nothing."""
-    world = far_world()
-    world.engine.commit(BOTH_KEYS)
-    (finding,) = check(world.engine.context, grace_ms=0)
-    assert repair(world.engine.context, finding) == Repaired("rolled forward")
-    (before,) = world.rows()
-    world.clock.advance(5)
-    world.engine.flush()
-    assert world.rows() == [before]
-
-
-def test_a_row_that_was_deleted_before_its_last_step_is_not_written_again() -> None:
-    """A client may be stopped for longer than rows are kept."""
-    world = far_world()
-    world.engine.commit(BOTH_KEYS)
-    (row,) = world.store.scan(b"txn", b"transaction.", b"transaction/")
-    (t,) = (load_transaction(world.engine.context, row) for row in world.rows())
-    delete_cells(world.engine.context, [row])
-    world.clock.advance(10)
-    mark_complete(world.engine.context, [t])
-    assert world.rows() == []
-    world.engine.flush()
-    assert world.rows() == []
-
-
-@pytest.mark.parametrize("number", range(1, 6))
-@pytest.mark.parametrize("applied", [None, frozenset()], ids=["applied", "lost"])
-def test_a_lost_reply_after_the_decision_is_settled(
-    number: int, applied: frozenset[int] | None
-) -> None:
-    """Values; 3 and the tags; 4 and the locks; 5. Each may be sent again."""
-    world = World()
-    made: list[str] = []
-    lost = Fault(applied, Reply.MAYBE_APPLIED)
-
-    def plan(call: Call) -> Fault:
-        if made or any(is_step(item, Status.ASSERTED) for item in call.items):
-            made.append(call.method)
-        return lost if len(made) == number else Fault()
-
-    world.faults.plan = plan
-    assert world.engine.commit(BOTH_KEYS).complete
-    assert world.statuses() == [Status.COMPLETE]
-    for key in (X, Y):
-        assert (world.value(key), world.value(key.tag), world.holder(key)) == (b"1", b"", b"")
 
 
 @pytest.mark.parametrize("status", [Status.PUT, Status.CLEANING])

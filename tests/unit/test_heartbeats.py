@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from tests.unit.worlds import POLICY, TABLE, World, X, list_values
-from txn.errors import AbortedError, ConflictError, DeadlineError
+from txn.errors import ConflictError, DeadlineError
 from txn.model import Check, Edit, Key, Mutation, Row
 from txn.protocol import prepare as prepare_module
 from txn.protocol import six_phase as six_phase_module
@@ -59,9 +59,11 @@ def small_portions(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("txn.client.group_commit.PORTION", 50)
 
 
-def test_an_owner_lives_through_an_attempt_of_many_leases() -> None:
-    """It asks for all locks at once, and reads all cells at once, of many keys through a slow
-    gateway: silent for seconds, and taken for dead each time that it tried."""
+@pytest.mark.parametrize("lock", [six_phase_module.lock_at_once, lock_in_order])
+def test_an_owner_lives_through_an_attempt_of_many_leases(
+    lock: object, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("txn.protocol.six_phase.lock_at_once", lock)
     world = World(PATIENT)
     watched(world)
     began = world.clock.monotonic_ms()
@@ -69,16 +71,7 @@ def test_an_owner_lives_through_an_attempt_of_many_leases() -> None:
     assert world.clock.monotonic_ms() - began > 3 * POLICY.lock_ttl_ms
 
 
-def test_an_owner_lives_that_takes_many_locks_one_by_one(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Each of them is free, so that it never waits: work is as long as waiting."""
-    monkeypatch.setattr("txn.protocol.six_phase.lock_at_once", lock_in_order)
-    world = World(PATIENT)
-    watched(world, item_ms=5)
-    assert world.engine.commit([Mutation(key, b"1") for key in keys(220)]).complete
-
-
 def test_an_owner_lives_that_looks_at_long_ranges() -> None:
-    """They are read again under its locks, page by page."""
     world = World(PATIENT)
     found = keys(60)
     world.engine.commit([Mutation(key, b"1") for key in found])
@@ -99,7 +92,6 @@ def test_an_owner_lives_that_looks_at_long_ranges() -> None:
 
 
 def test_the_owner_of_a_large_batch_lives() -> None:
-    """Rows that are written first wait for those that are written last."""
     world = World(PATIENT)
     watched(world, item_ms=6)
     results = world.engine.commit_many([([Mutation(key, b"1")], []) for key in keys(170)])
@@ -128,8 +120,6 @@ def test_an_owner_lives_that_frees_many_locks_of_the_dead() -> None:
 
 
 def test_an_owner_that_was_aborted_at_its_work_leaves() -> None:
-    """It sees so when it beats, asks for no lock that it has not asked for, and gives back those
-    that it has."""
     world = World(PATIENT)
     aborted: list[int] = []
     asked: list[bytes] = []
@@ -156,7 +146,6 @@ def test_an_owner_that_was_aborted_at_its_work_leaves() -> None:
 
 @pytest.mark.parametrize("lock", [six_phase_module.lock_at_once, lock_in_order])
 def test_work_ends_at_the_deadline(lock: object, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Who has half a second does not wait for thousands of locks to be told that it is over."""
     monkeypatch.setattr("txn.protocol.six_phase.lock_at_once", lock)
     world = World(PATIENT)
     world.faults.plan = lambda call: world.clock.advance(len(call.items)) or Fault()
@@ -167,7 +156,6 @@ def test_work_ends_at_the_deadline(lock: object, monkeypatch: pytest.MonkeyPatch
 
 
 def test_who_is_quick_does_not_beat() -> None:
-    """A beat is two more requests, for nothing."""
     world = World(PATIENT)
     watched(world, 0)
     row_key = world.engine.commit([Mutation(key, b"1") for key in keys(400)]).transaction
@@ -196,17 +184,3 @@ def test_a_lock_that_is_refused_and_seen_free_is_waited_for_with_pauses(deadline
         world.engine.commit([Mutation(X, b"1")])
     assert deadline_ms <= world.clock.monotonic_ms() < deadline_ms + 200
     assert len(tries) < deadline_ms / 10
-
-
-def test_a_beat_that_finds_the_row_gone_fails_its_transaction() -> None:
-    """Not those beside it."""
-    world = World(PATIENT)
-    first, second = world.begun(Mutation(X, b"1")), world.begun(Mutation(keys(1)[0], b"1"))
-    prepare_module.write_rows(world.engine.context, [first, second])
-    status = status_key(b"txn", first.row_key)
-    world.store.write([Edit(status, None, world.clock.wall_ms() + 1)])
-    world.clock.advance(POLICY.lock_ttl_ms)
-    context = world.engine.context
-    transaction.send_heartbeats(context, [first, second], context.clock.monotonic_ms())
-    assert isinstance(first.failure, AbortedError)
-    assert second.failure is None

@@ -11,7 +11,6 @@ import pytest
 from txn.cluster import jars
 from txn.cluster.jars import Jar, JarError, fetch
 
-pytestmark = pytest.mark.fast
 GOOD = b"a jar"
 JAR = Jar("group:artifact:1", sha256(GOOD).hexdigest())
 
@@ -35,8 +34,6 @@ def served(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> list[bytes]:
 def test_a_cached_jar_is_used_as_long_as_it_is_as_locked(
     tmp_path: Path, served: list[bytes]
 ) -> None:
-    """HBase runs it with the user's rights. Who can write to the cache, or a bad disk, may change
-    it after it was fetched."""
     served += [GOOD, b"other", GOOD]
     (path,) = fetch(tmp_path / "jars", jars=[JAR])
     assert fetch(tmp_path / "jars", jars=[JAR]) == [path] and len(served) == 2
@@ -46,7 +43,6 @@ def test_a_cached_jar_is_used_as_long_as_it_is_as_locked(
 
 
 def test_a_jar_that_is_never_as_locked_is_refused(tmp_path: Path, served: list[bytes]) -> None:
-    """It gets no name in the cache."""
     served += [b"other"] * 3
     with pytest.raises(JarError, match="not as locked"):
         fetch(tmp_path / "jars", jars=[JAR])

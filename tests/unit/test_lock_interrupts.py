@@ -1,25 +1,23 @@
-"""A thread that is interrupted at any step of taking or releasing locks keeps nobody else out."""
+"""A thread that is interrupted at any step of locking or leasing keeps nobody else out."""
 
 from __future__ import annotations
 
 import threading
+import time
 from pathlib import Path
 
 import pytest
 
-from tests.unit.interrupting import interrupt_each
+from tests.unit.interrupting import interrupt_at_random, interrupt_each
 from txn.client.engine import Engine
 from txn.clock import poll
-from txn.leases import model, open_leases, service
+from txn.host import holds, lending
+from txn.leases import databases, model, open_leases, service
 from txn.locks import LockManager, Waiting, exclusive, held, manager, shared, stored
 from txn.locks.opening import open_stored
 from txn.stores import open_store
 
-pytestmark = [
-    pytest.mark.fast,
-    pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning"),
-]
-
+pytestmark = pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning")
 WAITING = Waiting(deadline_ms=10_000)
 
 
@@ -51,7 +49,6 @@ def test_interrupted_locks_are_released_at_the_next_contact(twice: bool) -> None
 
 @pytest.mark.parametrize("twice", [False, True])
 def test_an_interrupted_session_of_locks_lives_or_ends(twice: bool) -> None:
-    """A session without a heartbeat would lose its locks; one that nobody knows would not end."""
     store = open_store("memory://")
     with Engine(store) as engine:
         managers = [make_manager(engine, "one")]
@@ -93,3 +90,38 @@ def test_a_dropped_lease_is_not_extended(tmp_path: Path) -> None:
             assert poll(lambda: "txn extend lease" not in beats(), 10_000)
 
         interrupt_each([model, service, held], act, check, every=17, at_least=5)
+
+
+MODULES = (databases, holds, lending, service)
+
+
+@pytest.mark.parametrize(("twice", "every"), [(False, 5), (True, 7)])
+def test_an_interrupted_grab_leaves_the_connection_to_the_next_one(
+    tmp_path: Path, twice: bool, every: int
+) -> None:
+    url = f"sqlite:///{tmp_path}/leases.db"
+    with open_leases(url) as leases, open_leases(url) as others:
+
+        def act() -> None:
+            leases.grab_lease(exclusive("d/t"), 60)
+
+        def check() -> None:
+            leases.drop_lease(leases.grab_lease(exclusive("d/u"), 60))
+            others.force_drop_lease(["d"])
+            others.drop_lease(others.grab_lease(exclusive("d/t"), 60))
+
+        interrupt_each(MODULES, act, check, twice=twice, every=every)
+    assert not leases.connections._lender.free
+
+
+@pytest.mark.long
+def test_an_interrupt_in_a_driver_leaves_the_file_to_others(tmp_path: Path) -> None:
+    url = f"sqlite:///{tmp_path}/leases.db"
+    with open_leases(url) as leases, open_leases(url) as others:
+        for seed in range(10):
+            interrupt_at_random(lambda: leases.grab_lease(shared("d/t"), 60), times=100, seed=seed)
+            began = time.monotonic()
+            for each in (leases, others):
+                each.force_drop_lease(["d"])
+                each.drop_lease(each.grab_lease(exclusive("d/t"), 60))
+            assert time.monotonic() - began < 5

@@ -1,19 +1,46 @@
-"""Paths, modes, the order of requests, schedule, Hive's settings, and the names of lock nodes."""
+"""Paths, requests and their schedule, Hive's settings, and statements about locks and leases."""
 
 from __future__ import annotations
 
+from collections.abc import Iterator, Mapping
 from random import Random
+from typing import Any
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from txn import Engine
 from txn.clock import ManualClock
 from txn.errors import InvalidRequestError
-from txn.locks import Mode, Path, Waiting, exclusive, from_hive, open_manager, path, shared
+from txn.locks import (
+    LockDenied,
+    LockManager,
+    Mode,
+    Path,
+    Waiting,
+    exclusive,
+    from_hive,
+    path,
+    shared,
+)
+from txn.locks.hive.model import Column, Table, Tables
+from txn.locks.hive.sql import requests
 from txn.locks.model import LockRequest, in_order, parts_of
+from txn.locks.opening import open_stored
 from txn.locks.queue import RetrySchedule, find_denial
+from txn.locks.statements import (
+    DropLeases,
+    ExplainLocks,
+    ReleaseLocks,
+    ShowLeases,
+    ShowLocks,
+    TakeLock,
+    explain_statements,
+    parse_statements,
+)
 from txn.locks.zookeeper.queues import Folders, Node, folder_name, parse_node
+from txn.stores import open_store
 
 PARTS = st.text(st.characters(exclude_categories=["Cs"]), min_size=1, max_size=20).filter(
     lambda part: part not in {".", ".."}
@@ -24,7 +51,6 @@ REQUESTS = st.lists(st.builds(LockRequest, PATHS, st.sampled_from(Mode)), max_si
 
 @given(PATHS)
 def test_a_path_survives_its_text(at: Path) -> None:
-    """Rows and commands know objects by their texts."""
     assert path(str(at)) == at
     assert str(at).count("/") == len(at.parts) - 1
 
@@ -40,40 +66,21 @@ def test_a_path_survives_its_text(at: Path) -> None:
     ],
 )
 def test_names_are_kept_in_lower_case_and_values_as_they_are(given: str, meant: str) -> None:
-    """One rule for locks and leases, by hand and by statement: two spellings must meet."""
     assert str(path(given)) == meant
     assert path(given) == path(meant)
     assert path(given).parents == path(meant).parents
 
 
-@given(PATHS)
-def test_the_rule_for_names_changes_nothing_the_second_time(at: Path) -> None:
-    """A path that was read back must be the one that was written."""
-    assert Path(at.parts).parts == at.parts
-
-
-@pytest.mark.parametrize("text", ["", "a//b", "/a", "a/", "a/../b", ".", "x" * 256])
+@pytest.mark.parametrize(
+    "text", ["", "a//b", "/a", "a/", "a/../b", ".", "x" * 256, "/".join("a" * 33)]
+)
 def test_what_is_no_path_is_refused(text: str) -> None:
-    """ZooKeeper has no such nodes, and an empty part is a mistake."""
     with pytest.raises(InvalidRequestError):
         path(text)
 
 
-def test_a_path_has_32_parts_at_most() -> None:
-    """Each part is a lock of its own."""
-    with pytest.raises(InvalidRequestError, match="limit=32"):
-        Path(("a",) * 33)
-
-
-def test_only_shared_allows_shared() -> None:
-    """The compatibility matrix."""
-    allowed = {(one, two) for one in Mode for two in Mode if one.allows(two)}
-    assert allowed == {(Mode.SHARED, Mode.SHARED)}
-
-
 @given(REQUESTS)
 def test_requests_are_taken_in_one_order_with_their_parents(wanted: list[LockRequest]) -> None:
-    """One order for everybody is what keeps waiters out of circles."""
     found = in_order(wanted)
     objects = [request.path for request in found]
     assert objects == sorted(set(objects))
@@ -104,28 +111,20 @@ def pauses(
 
 
 def test_pauses_are_between_half_and_all_of_the_interval() -> None:
-    """Those who were denied together should not come back together."""
     found = pauses(Waiting(retries=50, pause_ms=1_000), ManualClock())
     assert len(found) == 50
     assert all(500 <= pause_ms <= 1_000 for pause_ms in found)
     assert len(set(found)) > 25
-
-
-def test_no_pause_goes_past_the_deadline() -> None:
-    """The last try is made when the deadline comes, not before it and not after."""
-    clock = ManualClock()
-    found = pauses(Waiting(retries=50, pause_ms=1_000, deadline_ms=2_500), clock)
-    assert sum(found) == 2_500
+    timed = Waiting(retries=50, pause_ms=1_000, deadline_ms=2_500)
+    assert sum(pauses(timed, ManualClock())) == 2_500
 
 
 def test_a_pause_that_was_cut_short_is_no_retry() -> None:
-    """In a line that moves quickly, retries would else be used up in no time."""
     found = pauses(Waiting(retries=3, pause_ms=100), ManualClock(), woken=True)
     assert 300 <= len(found) <= 304
 
 
 def test_whoever_is_not_told_looks_soon_and_then_less_often() -> None:
-    """A lock that is held for a moment should not cost a second, nor one for an hour many looks."""
     waiting = Waiting(retries=3, pause_ms=1_000)
     found = pauses(waiting, ManualClock(), first_poll_ms=5)
     most_ms = (5, 10, 20, 40, 80)
@@ -136,19 +135,12 @@ def test_whoever_is_not_told_looks_soon_and_then_less_often() -> None:
 
 
 def test_looks_take_no_more_time_than_the_retries_that_they_divide() -> None:
-    """Retries bound the wait, however often the line moves meanwhile."""
     found = pauses(Waiting(retries=3, pause_ms=1_000), ManualClock(), first_poll_ms=5, moves=10_000)
     assert all(pause_ms <= 5 for pause_ms in found)
     assert 2_900 <= sum(found) <= 3_100
 
 
-def test_who_does_not_retry_does_not_look_again() -> None:
-    """`retries=0` asks for an answer now."""
-    assert pauses(Waiting(retries=0), ManualClock(), first_poll_ms=5) == []
-
-
 def test_settings_of_hive_are_understood() -> None:
-    """What is configured for Hive need not be said again."""
     settings = {
         "hive.support.concurrency": "true",
         "hive.lock.numretries": "7",
@@ -159,15 +151,9 @@ def test_settings_of_hive_are_understood() -> None:
     assert from_hive(settings, Waiting(fairness="hive")) == expected
     assert not from_hive({"hive.support.concurrency": "FALSE"}).enabled
     assert from_hive({}) == Waiting()
-
-
-@pytest.mark.parametrize(
-    ("text", "pause_ms"),
-    [("60s", 60_000), ("500ms", 500), ("60", 60_000), ("1 h", 3_600_000), ("5 SEC", 5_000)],
-)
-def test_durations_are_written_as_for_hive(text: str, pause_ms: int) -> None:
-    """A number alone is seconds."""
-    assert from_hive({"hive.lock.sleep.between.retries": text}).pause_ms == pause_ms
+    times = {"60s": 60_000, "500ms": 500, "60": 60_000, "1 h": 3_600_000, "5 SEC": 5_000}
+    for text, pause_ms in times.items():
+        assert from_hive({"hive.lock.sleep.between.retries": text}).pause_ms == pause_ms
 
 
 @pytest.mark.parametrize(
@@ -184,35 +170,21 @@ def test_durations_are_written_as_for_hive(text: str, pause_ms: int) -> None:
     ],
 )
 def test_a_setting_that_means_nothing_is_refused(setting: str, text: str) -> None:
-    """A silent default would wait for a time that nobody chose."""
     with pytest.raises(InvalidRequestError, match=f"setting.*'{setting}'"):
         from_hive({setting: text})
 
 
-@given(PARTS)
-def test_a_folder_is_no_lock_node_and_is_known_again(part: str) -> None:
-    """Folders and lock nodes stand side by side."""
-    assert parse_node(folder_name(part)) is None
-    assert parts_of(folder_name(part)) == (part,)
-
-
 def test_a_value_that_looks_like_a_lock_node_is_disguised() -> None:
-    """Else whoever names a partition so could deny everybody its table."""
     looks = f"write-{'0' * 32}-0000000001"
     assert parse_node(looks) is not None
+    node = parse_node(f"read-{'0' * 32}--2147483648")  # its number has run over
+    assert node is not None
+    assert (node.number, node.mode) == (-(2**31), Mode.SHARED)
     assert parse_node(folder_name(looks)) is None
     assert parts_of(folder_name(looks)) == (looks,)
 
 
-def test_a_node_is_known_after_its_number_has_run_over() -> None:
-    """It would be taken for the folder of an object, and keep nobody out."""
-    node = parse_node(f"read-{'0' * 32}--2147483648")
-    assert node is not None
-    assert (node.number, node.mode) == (-(2**31), Mode.SHARED)
-
-
 def test_folders_come_outer_ones_first_and_are_tidied_inner_ones_first() -> None:
-    """A folder needs its parent, and cannot go before what is in it; the base stays."""
     folders = Folders("/base/locks")
     needed = folders.all([path("d/t/p")])
     assert needed == ["/base", "/base/locks"] + [
@@ -223,6 +195,7 @@ def test_folders_come_outer_ones_first_and_are_tidied_inner_ones_first() -> None
 
 def test_those_before_deny_and_those_behind_do_not() -> None:
     """The recipe: a lower exclusive node denies all, a lower shared one denies exclusive."""
+    assert {(one, two) for one in Mode for two in Mode if one.allows(two)} == {(Mode.SHARED,) * 2}
     at = path("d")
     line = [Node(i, mode, f"{i}", f"{i}") for i, mode in enumerate([Mode.SHARED] * 2)]
     line += [Node(2, Mode.EXCLUSIVE, "2", "2"), Node(3, Mode.SHARED, "3", "3")]
@@ -235,7 +208,162 @@ def test_those_before_deny_and_those_behind_do_not() -> None:
     assert for_reader.blockers == (line[2],)
 
 
-def test_a_uri_without_a_server_is_refused() -> None:
-    """The driver would else wait for a server of its own choice."""
-    with pytest.raises(InvalidRequestError, match="zookeeper://host:port"):
-        open_manager("zookeeper:///base")
+CATALOG = Tables({path("default/t"): Table((Column("p", "int"), Column("q", "string")))})
+NO_RETRIES = {"hive.lock.numretries": "0"}
+
+
+@pytest.fixture
+def engine() -> Iterator[Engine]:
+    with Engine(open_store("memory://")) as engine:
+        yield engine
+
+
+@pytest.fixture
+def manager(engine: Engine) -> Iterator[LockManager]:
+    with open_stored(engine, name="me") as manager:
+        yield manager
+
+
+def execute(
+    sql: str,
+    manager: LockManager,
+    settings: Mapping[str, str] | None = None,
+    catalog: Tables | None = None,
+) -> Iterator[Any]:
+    waiting = from_hive(settings or {})
+    for statement in parse_statements(sql, settings, catalog):
+        match statement:
+            case ShowLocks():
+                yield statement.run(manager)
+            case TakeLock():
+                yield statement.run(manager, waiting)
+            case ReleaseLocks(at):
+                yield manager.release(at)
+            case ExplainLocks(needed):
+                yield needed
+
+
+def run(sql: str, manager: LockManager) -> list[Any]:
+    return list(execute(sql, manager, NO_RETRIES, CATALOG))
+
+
+def shown(sql: str, manager: LockManager) -> list[str]:
+    (locks,) = run(sql, manager)
+    return [f"{'' if lock.granted else '? '}{lock.request}" for lock in locks]
+
+
+@pytest.mark.parametrize(
+    ("sql", "expected"),
+    [
+        ("SHOW LOCKS", ShowLocks(None, False)),
+        ("SHOW LOCKS EXTENDED", ShowLocks(None, True)),
+        ("SHOW LOCKS t", ShowLocks(path("default/t"), False)),
+        ("SHOW LOCKS `Extended`", ShowLocks(path("default/extended"), False)),
+        ("SHOW LOCKS d.t PARTITION (p=1) EXTENDED", ShowLocks(path("d/t/p=1"), True)),
+        ("SHOW LOCKS t PARTITION (q='x', p=1)", ShowLocks(path("default/t/p=1/q=x"), False)),
+        ("SHOW LOCKS DATABASE d", ShowLocks(path("d"), False)),
+        ("USE d; SHOW LOCKS t", ShowLocks(path("d/t"), False)),
+        ("EXPLAIN LOCKS DROP TABLE u", ExplainLocks((shared("default"), exclusive("default/u")))),
+        ("USE d; EXPLAIN LOCKS SELECT * FROM u", ExplainLocks((shared("d"), shared("d/u")))),
+        ("UNLOCK TABLE t PARTITION (p=1)", ReleaseLocks(path("default/t/p=1"))),
+        ("UNLOCK DATABASE d", ReleaseLocks(path("d"))),
+        ("LOCK TABLE t EXCLUSIVE", TakeLock(exclusive("default/t"), "LOCK TABLE t EXCLUSIVE")),
+        ("LOCK DATABASE d SHARED", TakeLock(shared("d"), "LOCK DATABASE d SHARED")),
+        ("SHOW LEASE *", ShowLeases(None)),
+        ("show lease T", ShowLeases(path("default/t"))),
+        ("SHOW LEASE e.`t`", ShowLeases(path("e/t"))),
+        ("SHOW LEASE t PARTITION (q='x', p=1)", ShowLeases(path("default/t/p=1/q=x"))),
+        ("USE e; SHOW LEASE t", ShowLeases(path("e/t"))),
+        ("DROP FORCE LEASE *", DropLeases(None)),
+        ("DROP FORCE LEASE u PARTITION (a=1, b='2')", DropLeases(path("default/u/a=1/b=2"))),
+        ("\ufeffSHOW LOCKS d.t", ShowLocks(path("d/t"), False)),  # from an editor's file
+    ],
+)
+def test_each_form_is_understood(sql: str, expected: object) -> None:
+    assert parse_statements(sql, None, CATALOG) == [expected]
+
+
+def test_explained_is_all_that_is_taken(manager: LockManager) -> None:
+    sql = "INSERT INTO t PARTITION (p=1) SELECT * FROM d.u"
+    found = explain_statements(sql, None, CATALOG)
+    assert [str(each) for each in found] == [
+        "S d",
+        "S d/u",
+        "S default",
+        "S default/t",
+        "X default/t/p=1",
+    ]
+    assert found == explain_statements(f"EXPLAIN LOCKS {sql}", None, CATALOG)
+    assert run(f"EXPLAIN LOCKS {sql}", manager) == [found]
+    with manager.hold(requests(sql, None, CATALOG)) as held:
+        assert held.requests == found
+    assert explain_statements("USE d; SHOW TABLES; SELECT * FROM t")[0] == shared("d")
+
+
+def test_a_setting_applies_to_what_comes_after_it(manager: LockManager) -> None:
+    first, second, third = parse_statements(
+        "LOCK TABLE t SHARED; SET hive.lock.numretries = 7; LOCK TABLE t SHARED;"
+        "SET hive.current.database=D; SHOW LOCKS t"
+    )
+    assert isinstance(first, TakeLock)
+    assert isinstance(second, TakeLock)
+    assert (dict(first.settings), dict(second.settings)) == ({}, {"hive.lock.numretries": "7"})
+    assert third == ShowLocks(path("d/t"), False)
+    denied = pytest.raises(LockDenied, match=r"S default/t by me@.*SELECT 7")
+    with manager.hold([shared("default/t")], query="SELECT 7"), denied:
+        list(execute("SET hive.lock.numretries=0; LOCK TABLE t EXCLUSIVE", manager))
+    with pytest.raises(InvalidRequestError, match="turned off"):
+        run("SET hive.support.concurrency=false; LOCK TABLE t SHARED", manager)
+    assert run("SET hive.support.concurrency=false; SHOW LOCKS", manager) == [[]]
+
+
+@pytest.mark.parametrize(
+    "sql",
+    [
+        "SELECT 1",
+        "SHOW TABLES",
+        "SHOW LOCKS t EXTENDED t",
+        "SHOW LOCKS t PARTITION (nope=1)",
+        "SHOW LOCKS 'x'",
+        "EXPLAIN LOCKS",
+        "EXPLAIN LOCKS FROBNICATE",
+        "LOCK TABLE t",
+        "LOCK TABLE t EXCLUSIVE NOWAIT",
+        "UNLOCK TABLE t SHARED",
+        "UNLOCK",
+        "SHOW LEASE",
+        "SHOW LEASES *",
+        "SHOW LEASE * t",
+        "DROP FORCE LEASE",
+        "DROP LEASE t",
+        "DROP FORCE LEASE t PARTITION (q='x')",
+        "DROP FORCE LEASE t PARTITION (p > 1)",
+        "DROP FORCE LEASE t PARTITION (nope=1)",
+        "DROP FORCE LEASE t PARTITION (p=1) CASCADE",
+        "SHOW LOCKS; SELECT 1",
+        "SET",
+        "SET hive.lock.numretries",
+        "SET hive.lock.numretries=soon",
+        "SET hive.lock.retries=1",
+    ],
+)
+def test_anything_else_is_refused_before_anything_is_done(sql: str, manager: LockManager) -> None:
+    with pytest.raises(InvalidRequestError):
+        run(f"LOCK TABLE t EXCLUSIVE; {sql}", manager)
+    assert manager.locks() == []
+
+
+def test_what_is_locked_by_statement_stays_until_it_is_unlocked(engine: Engine) -> None:
+    with open_stored(engine, name="me") as manager:
+        (taken,) = run("LOCK TABLE t PARTITION (p=1) EXCLUSIVE", manager)
+        assert taken == (shared("default"), shared("default/t"), exclusive("default/t/p=1"))
+    with open_stored(engine, name="me") as manager:
+        assert shown("SHOW LOCKS t", manager) == ["S default/t", "X default/t/p=1"]
+        (lock,) = manager.locks(path("default/t/p=1"))
+        assert (lock.owner.query, lock.explicit) == ("LOCK TABLE t PARTITION (p=1) EXCLUSIVE", True)
+        with open_stored(engine, name="other") as other:
+            (refused,) = execute("UNLOCK TABLE t PARTITION (p=1)", other, None, CATALOG)
+        assert refused == 0
+        back = run("UNLOCK TABLE t PARTITION (p=1); UNLOCK TABLE t PARTITION (p=1)", manager)
+        assert back == [1, 0]
+        assert shown("SHOW LOCKS", manager) == []

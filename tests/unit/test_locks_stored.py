@@ -117,8 +117,6 @@ class Undone:
 
 
 def test_the_deadline_ends_tries_that_others_undo(store: Store) -> None:
-    """Others may change the locks between each look and each change: a request that is never denied
-    must end in time as well."""
     undone = Undone(store)
     undone.begin()
     began_ms = undone.clock.monotonic_ms()
@@ -129,7 +127,6 @@ def test_the_deadline_ends_tries_that_others_undo(store: Store) -> None:
 
 
 def test_tries_that_others_undo_are_made_with_pauses_and_end(store: Store) -> None:
-    """Without a deadline, and where a try costs no time, a thousand of them were over at once."""
     undone = Undone(store, lease_ms=6_000, each_takes_ms=0)
     undone.begin()
     began_ms = undone.clock.monotonic_ms()
@@ -153,7 +150,6 @@ def test_a_change_that_took_too_long_is_not_made_again(store: Store) -> None:
 
 
 def test_giving_back_between_two_beats_leaves_time_for_the_next(store: Store) -> None:
-    """It is done by the thread that shows that the session lives."""
     undone = Undone(store, lease_ms=60_000, each_takes_ms=8_000)
     held = undone.manager.hold([exclusive("d")], waiting=Waiting())
     undone.faulty.plan = lambda call: Fault(applied=frozenset(), reply=Reply.NOT_APPLIED)
@@ -207,7 +203,6 @@ def test_a_release_leaves_the_parents_of_a_request_granted_meanwhile(store: Stor
 def test_releases_at_once_of_all_objects_of_a_request_leave_no_parents(
     store: Store, number: int
 ) -> None:
-    """Each left the parents to the other, and an explicit lock never ends by itself."""
     clock = ManualClock()
     one = manager_on(store, clock, "one")
     one.hold([exclusive("d/t/p=1"), exclusive("d/t/p=2")], explicit=True)

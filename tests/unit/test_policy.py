@@ -9,12 +9,10 @@ import pytest
 from txn.clock import ManualClock
 from txn.policy import Backoff
 
-pytestmark = pytest.mark.fast
 BACKOFF = Backoff(first_ms=10, longest_ms=100)
 
 
 def test_a_pause_doubles_up_to_the_longest_and_keeps_at_least_half() -> None:
-    """Else many clients that failed together come again together."""
     for tries, whole_ms in ((1, 20), (2, 40), (3, 80), (4, 100), (1_000, 100)):
         pauses = {BACKOFF.pause_ms(tries, Random(seed)) for seed in range(300)}
         assert min(pauses) >= whole_ms // 2
@@ -23,7 +21,6 @@ def test_a_pause_doubles_up_to_the_longest_and_keeps_at_least_half() -> None:
 
 
 def test_a_loop_ends_after_so_many_tries_and_waits_only_between_them() -> None:
-    """A pause after the last one would be waited for nothing."""
     clock = ManualClock()
     began_ms = clock.monotonic_ms()
     assert list(BACKOFF.tries(clock, Random(0), most=3)) == [1, 2, 3]
@@ -31,7 +28,6 @@ def test_a_loop_ends_after_so_many_tries_and_waits_only_between_them() -> None:
 
 
 def test_a_loop_ends_when_its_time_is_over_but_tries_once() -> None:
-    """A call that has no time left is made all the same, as without the loop."""
     clock = ManualClock()
     assert list(BACKOFF.tries(clock, Random(0), due_ms=clock.monotonic_ms())) == [1]
     began_ms = clock.monotonic_ms()
@@ -41,6 +37,5 @@ def test_a_loop_ends_when_its_time_is_over_but_tries_once() -> None:
 
 
 def test_a_loop_without_an_end_is_refused() -> None:
-    """Every loop is bounded, in tries or in time."""
     with pytest.raises(ValueError, match="without an end"):
         next(BACKOFF.tries(ManualClock(), Random(0)))

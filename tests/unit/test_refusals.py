@@ -17,29 +17,24 @@ from txn.protocol.statuses import ProtocolName
 from txn.stores.hbase.places import is_final
 from txn.testing.faulty import Call, Fault, Reply
 
-pytestmark = pytest.mark.fast
 CLOSED = b"closed"
 Z = Key("z", "d", "x", CLOSED)
 PATIENT = Policy(**{name: getattr(POLICY, name) for name in ("attempts", "lock_ttl_ms")})
 
 
 class Refusing(World):
-    """A world with a table that refuses every write. lost: the reply to the first one is lost."""
+    """A world with a table that refuses every write."""
 
-    def __init__(self, protocol: ProtocolName, *, lost: bool = False, answers: bool = True) -> None:
+    def __init__(self, protocol: ProtocolName) -> None:
         super().__init__(PATIENT, protocol)
         self.store.ensure_table(CLOSED, {b"d": Family()})
-        self.lost = lost
-        self.answers = answers  # whether it says so at a look
+        self.answers = True  # whether it says so at a look
         self.engine.read([X, Z])
         self.faults.plan = self.refuse
 
     def refuse(self, call: Call) -> Fault:
         writes = [i for i in call.items if isinstance(i, Check | Edit)]
         if any(i.key.table == CLOSED for i in writes):
-            if self.lost:
-                self.lost = False
-                return Fault(frozenset(), Reply.MAYBE_APPLIED)
             raise TableUnavailable("the table refuses it", CLOSED)
         if not self.answers and call.method == "read" and not writes:
             return Fault(frozenset(), Reply.NOT_APPLIED)
@@ -51,7 +46,6 @@ PROTOCOLS = pytest.mark.parametrize("protocol", get_args(ProtocolName))
 
 @PROTOCOLS
 def test_it_is_told_at_once_and_leaves_nothing(protocol: ProtocolName) -> None:
-    """It took 15 s, and the next commit of another key 25 s."""
     world = Refusing(protocol)
     for keys in ([Z], [X, Z]):
         with pytest.raises(AbortedError, match="the table refuses it") as caught:
@@ -65,7 +59,6 @@ def test_it_is_told_at_once_and_leaves_nothing(protocol: ProtocolName) -> None:
 
 @PROTOCOLS
 def test_others_of_a_batch_go_on(protocol: ProtocolName) -> None:
-    """They need other tables."""
     world = Refusing(protocol)
     requests = [([Mutation(key, b"1")], []) for key in (X, Z, Y)]
     results = world.engine.commit_many(requests)
@@ -73,36 +66,34 @@ def test_others_of_a_batch_go_on(protocol: ProtocolName) -> None:
     assert (world.value(X), world.value(Y), world.value(Z)) == (b"1", b"1", None)
 
 
-def test_what_may_have_been_done_before_is_not_denied() -> None:
-    """The reply to the first request was lost; the second one was refused."""
-    world = Refusing("fenced", lost=True)
-    with pytest.raises(CommitOutcomeUnknown):
-        world.engine.commit([Mutation(Z, b"1")])
-
-
-def test_what_was_done_before_it_was_refused_is_committed() -> None:
-    """The lock names its transaction."""
+@pytest.mark.parametrize("applied", [None, frozenset()], ids=["applied", "lost"])
+def test_what_may_have_been_done_before_it_was_refused_is_looked_up(
+    applied: frozenset[int] | None,
+) -> None:
+    """The lock names its transaction; without it nobody knows whether the first request is late."""
     world = Refusing("fenced")
 
-    def refuse(call: Call) -> Fault:
+    def lose(call: Call) -> Fault:
         if call.method == "check_and_put":
             world.faults.plan = world.refuse
-            return Fault(None, Reply.MAYBE_APPLIED)
+            return Fault(applied, Reply.MAYBE_APPLIED)
         return Fault()
 
-    world.faults.plan = refuse
-    assert world.engine.commit([Mutation(Z, b"1")]).complete
-    assert world.value(Z) == b"1"
+    world.faults.plan = lose
+    if applied is None:
+        assert world.engine.commit([Mutation(Z, b"1")]).complete
+        assert world.value(Z) == b"1"
+    else:
+        with pytest.raises(CommitOutcomeUnknown):
+            world.engine.commit([Mutation(Z, b"1")])
 
 
 def test_what_cannot_be_looked_at_is_unknown() -> None:
-    """Nobody says whether the request was carried out."""
     world = Refusing("fenced")
-    plan = world.refuse
 
     def fail(call: Call) -> Fault:
         world.answers = world.answers and call.method != "check_and_put"
-        return plan(call)
+        return world.refuse(call)
 
     world.faults.plan = fail
     with pytest.raises(CommitOutcomeUnknown):
@@ -111,7 +102,6 @@ def test_what_cannot_be_looked_at_is_unknown() -> None:
 
 @PROTOCOLS
 def test_without_the_transaction_table_nothing_was_committed(protocol: ProtocolName) -> None:
-    """It may be that one which is read-only."""
     world = Refusing(protocol)
 
     def refuse(call: Call) -> Fault:
@@ -126,7 +116,6 @@ def test_without_the_transaction_table_nothing_was_committed(protocol: ProtocolN
 
 @PROTOCOLS
 def test_a_read_that_a_table_refuses_has_written_nothing(protocol: ProtocolName) -> None:
-    """Of another call, the same error says that nobody knows."""
     world = Refusing(protocol)
 
     def refuse(call: Call) -> Fault:

@@ -23,7 +23,6 @@ from txn.stores import _EMBEDDED, gateway, open_store
 from txn.stores.hbase.native import target
 from txn.stores.options import HARMLESS, hide_login, split_uri
 
-pytestmark = pytest.mark.fast
 PLACES = ("zk:21x", "zk1:2181,zk2", "[::1]:2181")
 PASSWORDS = ("SECRET", "1/SECRET", "1?SECRET", "1?a=SECRET", "1#SECRET", "S@SECRET/SECRET")
 PASSWORDS += ("1/?#SECRET", "SECRET?a=b", "?SECRET")
@@ -72,7 +71,6 @@ def test_no_error_shows_a_secret_of_a_uri(uris: Sequence[str]) -> None:
 
 @pytest.mark.parametrize("url", DATABASES)
 def test_no_error_shows_a_secret_of_leases(url: str) -> None:
-    """The same for PostgreSQL's parameters, of which new versions bring new ones."""
     said = list_failures(lambda url: LeaseService(parse_url(url)).close(), url)
     assert "SECRET" not in said
     if not said:
@@ -92,12 +90,10 @@ def test_options_that_are_shown_are_no_secrets() -> None:
 
 @pytest.mark.parametrize("uri", ["txn://h:1?token=a@b", "hbase://zk?principal=hbase/_HOST@REALM"])
 def test_an_at_in_an_option_is_none_of_a_login(uri: str) -> None:
-    """A token may contain it, and a principal does."""
     assert split_uri(uri).query == uri.partition("?")[2]
 
 
 def test_what_has_secrets_shows_none_in_its_repr() -> None:
-    """Debuggers, logs and reports of crashes print it."""
     uri = "txn://h:1?token=SECRET"
     for each in (
         Access(uri),

@@ -7,14 +7,11 @@ from typing import Any
 import pytest
 
 from tests.unit.test_tables_gone import NEAR, Tables
-from tests.unit.worlds import World, X, Y
+from tests.unit.worlds import World
 from txn import Mutation
 from txn.client.schema import Families
 from txn.errors import ConflictError, DeadlineError
 from txn.model import Family
-from txn.protocol import locks
-
-pytestmark = pytest.mark.fast
 
 
 class Forgetful(dict[Any, Any]):
@@ -36,18 +33,6 @@ def test_a_holder_that_others_forget_meanwhile_is_in_the_way_all_the_same() -> N
         other.commit([Mutation(NEAR, b"2")])
 
 
-def test_what_was_written_is_forgotten_for_later_looks_only(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    """A thread that has seen that a version is overtaken looks the cell up again."""
-    monkeypatch.setattr(locks, "REMEMBERED", 1)
-    contention = World().engine._backend._contention
-    contention._note_written([Mutation(X, b"1")], 7)
-    seen = contention._written
-    contention._note_written([Mutation(Y, b"1")], 8)
-    assert [*seen] == [X] and [*contention._written] == [Y]
-
-
 class Meddling(bytes):
     """The name of a table; another thread meets one more as somebody compares it."""
 
@@ -61,7 +46,6 @@ class Meddling(bytes):
 
 
 def test_a_table_is_forgotten_while_others_meet_more() -> None:
-    """It was a RuntimeError, raised by a commit that had ended."""
     families = World().engine._backend._families
     name = Meddling(b"odd")
     name.families = families

@@ -101,12 +101,8 @@ class Place:
         finding = Finding(Kind.UNDECIDED, transaction)
         change = Mutation(Y, "1")
         self.valid: dict[str, Any] = {
-            **{
-                "uri": "memory://",
-                "url": self.url,
-                "store": self.world.store,
-                "inner": self.world.store,
-            },
+            **{"uri": "memory://", "url": self.url},
+            **dict.fromkeys(("store", "inner"), self.world.store),
             **{"engine": self.engine, "context": context, "mutations": (change,)},
             **{"requests": [([change], [])], "request": ([change], []), "keys": [Y]},
             **{"LockManager.hold.requests": exclusive("d/u"), "OptimisticTransaction.wanted": [Y]},
@@ -115,11 +111,8 @@ class Place:
             **{"transaction": transaction, "row_key": transaction, "table": "data", "row": "r"},
             **{"families": ["d"], "family": "d", "column": "x", "key": Y, "value": "1"},
             **{"Key.parse.text": "t/r/d:x", "text": "d/t", "assertion": Some(Y), "assertions": ()},
-            **{
-                "timestamp": 1,
-                "cells": {Y: Cell(b"1", 1)},
-                "seen": whole_row(context, transaction),
-            },
+            **{"timestamp": 1, "cells": {Y: Cell(b"1", 1)}},
+            **{"seen": whole_row(context, transaction)},
             **{"token": b"token", "finding": finding, "findings": [finding], "kind": Kind.DECIDED},
             **{"mode": Mode.SHARED, "path": path("d/u")},
             **{"parts": ("d", "u"), "name": "me", "host": "here", "settings": {}},
@@ -293,7 +286,6 @@ def test_a_wrong_argument_is_refused_before_anything_is_written(name: str, tmp_p
 
 
 def test_the_functions_of_recovery_are_documented_where_they_are_public() -> None:
-    """Their own docstrings say the rest."""
     page = (File(__file__).parents[2] / "docs" / "operations.md").read_text()
     section = page[page.index("## From programs") :]
     functions = [name for name in recovery.__all__ if inspect.isfunction(getattr(recovery, name))]
@@ -304,14 +296,8 @@ def test_the_functions_of_recovery_are_documented_where_they_are_public() -> Non
 @pytest.mark.parametrize(
     ("call", "message"),
     [
-        (
-            lambda c: recovery.check(c, retention_ms=-1),
-            "retention_ms must be int, from 0 .*=-1",
-        ),
-        (
-            lambda c: recovery.convert(c, "x"),
-            "wanted must be .*'fenced'.: wanted='x'",
-        ),
+        (lambda c: recovery.check(c, retention_ms=-1), "retention_ms must be int, from 0 .*=-1"),
+        (lambda c: recovery.convert(c, "x"), "wanted must be .*'fenced'.: wanted='x'"),
         (lambda c: recovery.summary(c, "data"), r"tables must be Iterable\[bytes\]: tables='data'"),
         (lambda c: recovery.purge_row(c, Row(b"r", bad)), r"seen must be Row: seen=Row"),
     ],
@@ -319,6 +305,5 @@ def test_the_functions_of_recovery_are_documented_where_they_are_public() -> Non
 def test_a_refusal_names_the_argument_and_what_it_may_be(
     call: Callable[[Any], object], message: str
 ) -> None:
-    """The caller has to find it among others."""
     with pytest.raises(InvalidRequestError, match=message):
         call(World().engine.context)
