@@ -12,6 +12,7 @@ from urllib.parse import urlsplit
 import happybase
 import pytest
 
+from tests.contract.both import Ends, open_ends
 from tests.integration.emulator import SERVED_CELLS
 from tests.integration.hbase import HBase
 from txn.clock import SystemClock
@@ -106,3 +107,10 @@ def subject(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Subject]
     yield Subject(uri, store, table, maker, operator, request.param)
     maker.close()
     store.close()
+
+
+@pytest.fixture(scope="module")
+def ends(hbase: HBase, emulator: HBase) -> Iterator[Ends]:
+    """A real HBase and the emulator, by both services."""
+    with open_ends(hbase, emulator) as found:
+        yield found
