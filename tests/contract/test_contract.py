@@ -1,4 +1,5 @@
-"""What every store promises: each sentence of `txn.stores.base`, on each store."""
+"""What every store promises beside what `test_differential.py` compares: that markers mask, that
+checks compare, and what is read of it."""
 
 from __future__ import annotations
 
@@ -24,7 +25,6 @@ from txn.stores.local import LocalStore
 if TYPE_CHECKING:
     from tests.contract.conftest import Subject
 
-HOUR_MS = 3_600_000
 OUT = frozenset({b"out"})
 with_its_own_table = pytest.mark.usefixtures("own_table")
 only_atomic = pytest.mark.parametrize("subject", ["memory", "embedded"], indirect=True)
@@ -187,40 +187,6 @@ def test_a_number_of_versions_that_nobody_can_ask_for_is_refused(
         subject.store.read_versions([subject.key("r", "x")], count)
 
 
-def test_a_marker_masks_what_is_at_or_below_it_in_its_column_whenever_it_arrives(
-    subject: Subject,
-) -> None:
-    """The protocol puts commit timestamps above all that were read because of this. Deleting x must
-    not touch x_lock, x_tag or the other family."""
-    key, early = subject.key("r", "x"), subject.key("early", "x")
-    others = [subject.key("r", "x_lock"), subject.key("r", "x", "e"), subject.key("s", "x")]
-    subject.store.write([Edit(other, b"kept", 5) for other in [*others, key]])
-    subject.store.write([Edit(key, None, 10), Edit(early, None, 10)])
-    subject.store.write([Edit(key, b"at", 10), Edit(early, b"below", 9)])
-    found = subject.store.read([*others, key, early])
-    assert found == {**dict.fromkeys(others, Cell(b"kept", 5)), key: None, early: None}
-    subject.store.write([Edit(key, b"above", 11)])
-    assert subject.get(key) == Cell(b"above", 11)
-    subject.store.write([Edit(key, None, 10)])
-    assert subject.get(key) == Cell(b"above", 11)
-
-
-def test_repeating_a_write_changes_nothing_and_the_later_one_of_a_time_is_seen(
-    subject: Subject,
-) -> None:
-    """Owner and helpers may repeat steps 4 and 5, and a gateway may retry; the tag and its clearing
-    are both put at the commit timestamp."""
-    x, y = subject.key("r", "x"), subject.key("r", "y")
-    edits = [Edit(x, b"1", 10), Edit(y, None, 10)]
-    subject.store.write([Edit(y, b"old", 9), Edit(x, b"9", 10)])
-    for _ in range(3):
-        subject.store.write(edits)
-        assert subject.store.read([x, y]) == {x: Cell(b"1", 10), y: None}
-    subject.store.write([Edit(x, b"2", 11), Edit(y, b"2", 11)])
-    subject.store.write(edits)
-    assert subject.store.read([x, y]) == {x: Cell(b"2", 11), y: Cell(b"2", 11)}
-
-
 def test_a_value_of_ten_megabytes_is_kept(subject: Subject) -> None:
     """HBase's own limit of a cell, with what its key needs."""
     key = subject.key("r", "x")
@@ -237,71 +203,6 @@ def test_a_put_may_have_the_time_of_the_server_as_a_check_has(subject: Subject) 
     assert subject.store.check_and_put([put_if(y, b"", (y, b"1"))]) == [True]
     for cell in subject.store.read([x, y]).values():
         assert cell is not None and before <= cell.timestamp <= clock.wall_ms()
-
-
-def test_a_check_that_holds_puts_its_cells(subject: Subject) -> None:
-    """Status and plan are written by one such put; of which the checked cell need not be one."""
-    status, plan, other = (subject.key("r", *each) for each in (("s",), ("p", "e"), ("o",)))
-    subject.store.write([Edit(status, b"1", 10)])
-    puts = [(status, b"2"), (plan, b"p")]
-    if "multi_cell_check" not in subject.store.features:
-        puts = puts[:1]
-    assert subject.store.check_and_put([put_if(status, b"1", *puts)]) == [True]
-    assert [(key, subject.value_of(key)) for key, _ in puts] == puts
-    assert subject.store.check_and_put([put_if(status, b"2", (other, b"1"))]) == [True]
-    assert [subject.value_of(key) for key in (status, other)] == [b"2", b"1"]
-
-
-def test_a_check_that_does_not_hold_is_false_and_writes_nothing(subject: Subject) -> None:
-    """An expected no is a value, not an exception."""
-    key, other = subject.key("r", "x"), subject.key("r", "y")
-    subject.store.write([Edit(key, b"1", 10)])
-    checks = [put_if(key, wrong, (other, b"no")) for wrong in (b"", b"2", b"11", b"\x001")]
-    checks.append(put_if(other, b"something", (other, b"no")))
-    assert subject.store.check_and_put(checks) == [False] * 5
-    assert subject.store.read([key, other]) == {key: Cell(b"1", 10), other: None}
-
-
-def test_an_empty_expectation_is_met_by_absent_and_empty_and_deleted_cells(
-    subject: Subject,
-) -> None:
-    """A free lock may be any of the three."""
-    locks = [subject.key(row, "x_lock") for row in "rst"]
-    subject.store.write([Edit(locks[1], b"", 10), Edit(locks[2], b"1", 9)])
-    subject.store.write([Edit(locks[2], None, 10)])
-    for lock in locks:
-        assert subject.store.check_and_put([put_if(lock, b"", (lock, b"mine"))]) == [True]
-        assert subject.store.check_and_put([put_if(lock, b"", (lock, b"other"))]) == [False]
-        assert subject.value_of(lock) == b"mine"
-
-
-def test_the_timestamp_is_never_below_that_of_the_checked_cell(subject: Subject) -> None:
-    """A lock is never hidden by the unlock before it, even when the clock goes back. Under a marker
-    it stays masked, which is why a free lock is an empty value and never a delete."""
-    lock, masked = subject.key("r", "x_lock"), subject.key("s", "x_lock")
-    ahead = SystemClock().wall_ms() + HOUR_MS
-    subject.store.write([Edit(lock, b"", ahead), Edit(masked, None, ahead)])
-    checks = [put_if(key, b"", (key, b"mine")) for key in (lock, masked)]
-    assert subject.store.check_and_put(checks) == [True, True]
-    assert subject.store.read([lock, masked]) == {lock: Cell(b"mine", ahead), masked: None}
-
-
-def test_items_of_a_batch_are_carried_out_in_order(subject: Subject) -> None:
-    """Two transactions of one batch that want one lock must not both get it."""
-    lock, x, y = (subject.key("r", column) for column in ("x_lock", "x", "y"))
-    checks = [put_if(lock, b"", (lock, owner)) for owner in (b"a", b"b")]
-    release = put_if(lock, b"a", (lock, b""))
-    assert subject.store.check_and_put([*checks, release, checks[1]]) == [True, False, True, True]
-    checks = [
-        put_if(x, b"", (x, b"1")),
-        put_if(x, b"1", (y, b"1")),
-        put_if(y, b"1", (x, b"2")),
-        put_if(x, b"1", (y, b"2")),
-        put_if(y, b"1", (x, b"3")),
-        put_if(x, b"3", (y, b"4")),
-    ]
-    assert subject.store.check_and_put(checks) == [True, True, True, False, True, True]
-    assert (subject.value_of(x), subject.value_of(y)) == (b"3", b"4")
 
 
 def test_of_many_that_compare_and_set_one_cell_one_wins(subject: Subject) -> None:
@@ -359,23 +260,6 @@ def test_a_check_without_a_condition_is_always_carried_out(
     assert before <= cell.timestamp <= SystemClock().wall_ms()
 
 
-@pytest.mark.parametrize("expected", [None, b""])
-def test_writes_of_a_check_are_of_every_kind(subject: Subject, expected: bytes | None) -> None:
-    """Puts at the server's time and at their own, and markers, deferred or not."""
-    if expected is not None and "row_mutations" not in subject.store.features:
-        return
-    put, edit, gone, new = (subject.key("r", column) for column in ("put", "edit", "gone", "new"))
-    subject.store.write([Edit(gone, b"1", 10)])
-    edits = (Edit(edit, b"2", 7), Edit(gone, None, 10))
-    for deferred in (False, True):
-        check = Check(put, expected, ((new, b"1"),), edits, deferred)
-        assert subject.store.check_and_put([check]) == [True]
-        assert subject.store.read([edit, gone]) == {edit: Cell(b"2", 7), gone: None}
-        only = Check(put, expected, (), edits[1:], deferred)
-        assert subject.store.check_and_put([only]) == [True]
-    assert subject.value_of(new) == b"1"
-
-
 @only_by_row
 @pytest.mark.parametrize("way", ["check", "write"])
 def test_the_edits_of_a_row_take_effect_at_once(subject: Subject, way: str) -> None:
@@ -399,26 +283,6 @@ def test_the_edits_of_a_row_take_effect_at_once(subject: Subject, way: str) -> N
 
 
 @only_by_row
-def test_a_check_that_holds_deletes_its_columns_up_to_their_timestamps(subject: Subject) -> None:
-    """A retired key loses its lock and its tag, and no lock or tag that comes later; a ghost of a
-    retired key's lock hides nothing of a later one."""
-    lock, tag, other = (subject.key("r", column) for column in ("x_lock", "x_tag", "x"))
-    subject.store.write([Edit(lock, b"me", 10), Edit(tag, b"", 10), Edit(other, b"1", 10)])
-    subject.store.write([Edit(lock, b"", 9), Edit(tag, b"8", 9)])
-    below = delete_if(lock, b"me", (lock, 9), (tag, 9))
-    assert subject.store.check_and_put([below]) == [True]
-    assert subject.store.read([lock, tag]) == {lock: Cell(b"me", 10), tag: Cell(b"", 10)}
-    wrong = [delete_if(lock, expected, (lock, 20), (tag, 20)) for expected in (b"other", b"")]
-    right = delete_if(lock, b"me", (lock, 12), (tag, 10))
-    assert subject.store.check_and_put([*wrong, right]) == [False, False, True]
-    assert subject.store.read([lock, tag, other]) == {lock: None, tag: None, other: Cell(b"1", 10)}
-    subject.store.write([Edit(lock, b"late", 12), Edit(tag, b"late", 10), Edit(tag, b"new", 11)])
-    assert subject.store.read([lock, tag]) == {lock: None, tag: Cell(b"new", 11)}
-    subject.store.write([Edit(lock, b"new", 13)])
-    assert subject.get(lock) == Cell(b"new", 13)
-
-
-@only_by_row
 def test_the_columns_of_a_checked_delete_go_all_at_once(subject: Subject) -> None:
     """Who finds the lock gone may rely on the tag's being gone."""
     lock, tag = subject.key("r", "x_lock"), subject.key("r", "x_tag")
@@ -437,33 +301,6 @@ def test_the_columns_of_a_checked_delete_go_all_at_once(subject: Subject) -> Non
         for _ in range(100):
             cells = subject.store.read([tag, lock])
             assert len({cell is None for cell in cells.values()}) == 1, cells
-
-
-@only_by_row
-def test_a_checked_write_has_timestamps_of_its_own(subject: Subject) -> None:
-    """A lock lies at the time that its owner chose, whatever the server's clock says."""
-    lock, x = subject.key("r", "_lock"), subject.key("r", "x")
-    first = Check(lock, b"", edits=(Edit(lock, b"1", 10), Edit(x, b"a", 9)))
-    assert subject.store.check_and_put([first, first]) == [True, False]
-    assert subject.store.read([lock, x]) == {lock: Cell(b"1", 10), x: Cell(b"a", 9)}
-    below = Check(lock, b"1", edits=(Edit(lock, b"2", 8), Edit(x, b"b", 12)))
-    assert subject.store.check_and_put([below]) == [True]
-    assert subject.store.read([lock, x]) == {lock: Cell(b"1", 10), x: Cell(b"b", 12)}
-
-
-@only_by_row
-@pytest.mark.parametrize("expected", [b"", b"1"])
-def test_a_checked_write_puts_and_deletes_in_one_step(subject: Subject, expected: bytes) -> None:
-    """As the end of a transaction does: it deletes cells, puts others, and frees the lock."""
-    lock, x, y = (subject.key("r", column) for column in ("_lock", "x", "y"))
-    subject.store.write([Edit(x, b"a", 9), *([Edit(lock, expected, 10)] if expected else [])])
-    edits = (Edit(x, None, 11), Edit(y, b"b", 11), Edit(lock, b"2", 12))
-    for wrong in (b"3", b"" if expected else b"1"):
-        assert subject.store.check_and_put([Check(lock, wrong, edits=edits)]) == [False]
-    assert subject.get(y) is None
-    assert subject.store.check_and_put([Check(lock, expected, edits=edits)]) == [True]
-    found = subject.store.read([lock, x, y])
-    assert found == {lock: Cell(b"2", 12), x: None, y: Cell(b"b", 11)}
 
 
 @only_thrift_1
@@ -512,21 +349,6 @@ def test_rows_of_a_kilobyte_and_longer_are_in_order_too(subject: Subject) -> Non
         assert scan(subject, start, stop, reverse=True) == expected[::-1], (start[-5:], stop[-5:])
     keys = [subject.key(row, "x") for row in rows]
     assert subject.store.read(keys) == {key: Cell(key.row[:10], 10) for key in keys}
-
-
-def test_a_scan_returns_the_newest_visible_version_of_the_columns(subject: Subject) -> None:
-    """A scan and a read of the same cells agree. A row of markers, or of other columns, is not
-    there; fsck looks at every status without reading every buffer."""
-    x, y, z = subject.key("r", "x"), subject.key("r", "y", "e"), subject.key("r", "z")
-    gone, other, same = subject.key("a", "x"), subject.key("b", "y"), subject.key("s", "x", "e")
-    subject.store.write([Edit(x, b"old", 5), Edit(x, b"new", 6), Edit(y, b"", 7), Edit(z, b"1", 8)])
-    subject.store.write([Edit(key, b"1", 5) for key in (gone, other, same)])
-    subject.store.write([Edit(z, None, 8), Edit(gone, None, 5)])
-    found = [row.cells for row in subject.store.scan(subject.table)]
-    one = Cell(b"1", 5)
-    assert found == [{other: one}, {x: Cell(b"new", 6), y: Cell(b"", 7)}, {same: one}]
-    found = [row.cells for row in subject.store.scan(subject.table, columns=[(b"d", b"x")])]
-    assert found == [{x: Cell(b"new", 6)}]
 
 
 def test_a_scan_leaves_out_rows_by_the_newest_value_of_a_cell(subject: Subject) -> None:
