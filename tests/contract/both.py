@@ -140,7 +140,7 @@ class Ends:
             T: self.table,
             R: fresh("row"),
             EMPTY: fresh("row"),
-            NEW: fresh("new").replace(b"-", b"_"),
+            NEW: fresh("emulator").replace(b"-", b"_"),
         }
         cells = [
             *(TWO.TColumnValue(b"d", b"x", b"%d" % time, time) for time in (10, 20, 30)),
