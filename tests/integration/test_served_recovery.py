@@ -87,19 +87,6 @@ def test_the_commands_work_through_a_server_with_its_token(
         assert TOKEN not in (tmp_path / "log").read_text()
 
 
-def test_what_is_not_there_is_an_error_through_a_server_too(tmp_path: Path) -> None:
-    """As on a store of one's own."""
-    with served("memory://", tmp_path / "log", "--transactional", "0") as server:
-        uri = server.uris["transactional"]
-        for arguments, message in (
-            (("ls", "--transactions", "tnx"), "no such transaction table"),
-            (("fsck", "--scan", "dta"), "no such table"),
-        ):
-            done = run(uri, *arguments)
-            assert (done.returncode, done.stdout) == (2, ""), arguments
-            assert message in done.stderr
-    gone = run(uri, "ls")
-    assert gone.returncode == 2 and "cannot connect" in gone.stderr
 
 
 def test_a_checked_put_without_a_value_is_refused(txn_server: str) -> None:
