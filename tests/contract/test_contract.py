@@ -108,7 +108,6 @@ def test_read_returns_the_newest_visible_version_of_each_key_or_none(subject: Su
 
 
 def test_cells_of_one_row_come_from_one_instant(subject: Subject) -> None:
-    """An atomic read of one row without locks is one get."""
     x, y, z = (subject.key("r", column, family) for column, family in ("xd", "yd", "ze"))
     subject.maker.check_and_put([put_if(x, b"", (x, b"0"), (y, b"0"), (z, b"0"))])
 
@@ -188,7 +187,6 @@ def test_a_number_of_versions_that_nobody_can_ask_for_is_refused(
 
 
 def test_a_value_of_ten_megabytes_is_kept(subject: Subject) -> None:
-    """HBase's own limit of a cell, with what its key needs."""
     key = subject.key("r", "x")
     value = b"0123456789abcdef" * (10 * 1024 * 64 - 64)
     subject.store.write([Edit(key, value, 10)])
@@ -206,7 +204,6 @@ def test_a_put_may_have_the_time_of_the_server_as_a_check_has(subject: Subject) 
 
 
 def test_of_many_that_compare_and_set_one_cell_one_wins(subject: Subject) -> None:
-    """The decision against an abort, and every lock, stand on this."""
     keys = [subject.key(f"r{row}", "x_lock") for row in range(50)]
     wins: list[list[bool]] = []
 
@@ -284,7 +281,6 @@ def test_the_edits_of_a_row_take_effect_at_once(subject: Subject, way: str) -> N
 
 @only_by_row
 def test_the_columns_of_a_checked_delete_go_all_at_once(subject: Subject) -> None:
-    """Who finds the lock gone may rely on the tag's being gone."""
     lock, tag = subject.key("r", "x_lock"), subject.key("r", "x_tag")
 
     def retire(count: int) -> None:
@@ -464,7 +460,6 @@ def test_a_reverse_scan_goes_from_region_to_region(subject: Subject) -> None:
 
 
 def test_a_reverse_scan_takes_large_rows_and_many_cells(subject: Subject) -> None:
-    """Pages are bounded in bytes too, and a row may be more than one."""
     keys = [subject.key(b"%02d" % row, f"{n:03}") for row in range(5) for n in range(30)]
     subject.store.write([Edit(key, b"v" * 50_000, 5) for key in keys])
     rows = list(subject.store.scan(subject.table, reverse=True))
@@ -476,7 +471,6 @@ def test_a_reverse_scan_takes_large_rows_and_many_cells(subject: Subject) -> Non
 
 @with_its_own_table
 def test_ensure_table_adds_what_is_missing_and_may_be_repeated(subject: Subject) -> None:
-    """Every client ensures the transaction table when it starts."""
     families = subject.store.describe(subject.table)
     assert families is not None
     assert {name: family.versions for name, family in families.items()} == {b"d": 3, b"e": 1}
@@ -493,7 +487,6 @@ def test_ensure_table_adds_what_is_missing_and_may_be_repeated(subject: Subject)
 
 
 def test_ensure_table_refuses_other_settings_of_a_family(subject: Subject) -> None:
-    """Silently keeping fewer versions than asked for would lose data."""
     families = {b"new": Family(), b"d": Family(versions=7)}
     with pytest.raises(InvalidRequestError, match="other settings"):
         subject.store.ensure_table(subject.table, families)
@@ -686,7 +679,6 @@ def test_what_raises_together_is_undone_together(subject: Subject) -> None:
 
 @only_atomic
 def test_nobody_else_writes_meanwhile(subject: Subject) -> None:
-    """What was read in it is so until its end."""
     key = subject.key("r", "x")
     subject.store.write([Edit(key, b"0", 1)])
 
@@ -722,7 +714,6 @@ def test_splits_are_rows_in_order_between_which_all_is_found(subject: Subject) -
 
 @with_its_own_table
 def test_splits_are_where_regions_begin(subject: Subject) -> None:
-    """Rows are divided among servers there, and in no better way."""
     table, splits = b"split-" + subject.table, [b"b", b"m"]
     subject.maker.ensure_table(table, {b"d": Family()}, splits)
     if not isinstance(subject.store, HBaseStore | NativeStore):

@@ -269,7 +269,6 @@ def test_the_emulator_answers_as_hbase_does(ends: Ends, table: bytes) -> None:
 
 
 def test_each_filter_by_hand_finds_the_same(ends: Ends) -> None:
-    """The cases of the unit tests are HBase's answers, not ours."""
     found = fresh("filters")
     name = TWO.TTableName(None, found)
     made = [TWO.TColumnFamilyDescriptor(name=each, maxVersions=3) for each in filter_cases.FAMILIES]

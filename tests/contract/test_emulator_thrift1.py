@@ -344,7 +344,6 @@ def rows(ends: Ends) -> bytes:
 
 @pytest.mark.parametrize("columns", [[], [b"d"], [b"d:a", b"e"], [b"z:a"]])
 def test_scanners_are_opened_in_six_ways(ends: Ends, rows: bytes, columns: list[bytes]) -> None:
-    """The older ones are special cases of the newest."""
     start, stop, end = rows + b"03", rows + b"08", rows[:-1] + bytes([rows[-1] + 1])
     scan = IDL.TScan(startRow=rows, stopRow=end, columns=columns)
     last = IDL.TScan(reversed=True, startRow=rows + b"02", columns=columns)

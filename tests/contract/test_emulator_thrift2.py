@@ -582,7 +582,6 @@ def test_the_emulator_answers_as_hbase_does(ends: Ends, behaviour: str) -> None:
 def test_what_the_interface_does_not_know_is_a_protocol_error(
     hbase: HBase, emulator: HBase, ends: Ends, call: tuple[Any, ...]
 ) -> None:
-    """After which HBase's gateway closes the connection."""
     with both(IDL.THBaseService, hbase, emulator, "thrift2") as own:
         ends.run(own, [call])
 

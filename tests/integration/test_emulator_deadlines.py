@@ -137,7 +137,6 @@ def test_a_task_that_waits_for_a_thread_has_no_more_time_for_that(stopped: str) 
 def test_a_future_does_not_wait_for_those_that_have_more_time(
     stopped: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """A batch is as slow as the slowest of it."""
     monkeypatch.setattr(remote, "PATIENCE_MS", 100)
     with unasked(f"{stopped}?timeout_ms=8000") as engine:
         patient = engine.submit((PUT, []))
@@ -150,7 +149,6 @@ def test_a_future_does_not_wait_for_those_that_have_more_time(
 
 
 def test_what_has_no_time_is_not_sent_alone_or_with_others(stopped: str) -> None:
-    """It did not happen: "unknown" would be less than is known."""
     with unasked("txn://127.0.0.1:1") as engine:
         late = engine.submit((PUT, []), deadline_ms=0)
         assert isinstance(late.exception(60), DeadlineError)
@@ -187,7 +185,6 @@ def dripping() -> Iterator[int]:
 
 
 def test_an_answer_that_comes_drop_by_drop_is_not_waited_for_beyond_the_deadline() -> None:
-    """Each drop alone comes in time."""
     with (
         dripping() as port,
         unasked(f"txn://127.0.0.1:{port}") as engine,
@@ -216,7 +213,6 @@ def test_connecting_takes_no_longer_than_the_call_may() -> None:
 
 
 def test_without_a_deadline_the_connections_own_time_counts(stopped: str) -> None:
-    """A read that has no answer is known to have written nothing."""
     with unasked(f"{stopped}?timeout_ms=300") as engine:
         for act in (
             lambda: engine.read([X]),

@@ -215,5 +215,3 @@ def test_hostile_frames_harm_nobody(server: Served, frames: int) -> None:
     assert min(counts) > 0
     assert peak_megabytes(server) < MEGABYTES
     assert server.process.poll() is None
-
-

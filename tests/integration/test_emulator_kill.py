@@ -105,7 +105,6 @@ def test_what_was_acknowledged_survives_kill_9(tmp_path: Path, options: str) -> 
 
 
 def test_sigterm_ends_with_0_and_loses_nothing(tmp_path: Path) -> None:
-    """Every acknowledged write is there, under load, too."""
     store = f"embedded://{tmp_path}/store?sync=off"
     found(store)
     with (
@@ -134,7 +133,6 @@ def until(holds: object) -> None:
 
 
 def test_a_worker_that_is_killed_is_replaced(tmp_path: Path) -> None:
-    """Its clients connect again; those of the others do not notice."""
     store = f"embedded://{tmp_path}/store?sync=off"
     found(store)
     with served(store, tmp_path / "log", *PORTS, "--workers", "2") as server:
@@ -166,7 +164,6 @@ def alive(pid: int) -> bool:
 
 
 def test_workers_share_the_clients(tmp_path: Path) -> None:
-    """One that had them all would leave the other processors idle."""
     with served(
         f"embedded://{tmp_path}/store", tmp_path / "log", *PORTS, "--workers", "2"
     ) as server:
@@ -191,7 +188,6 @@ def sockets(pid: int) -> int:
 
 
 def test_it_listens_on_this_machine_alone_unless_told_otherwise(tmp_path: Path) -> None:
-    """HBase's services ask for no password."""
     other = "127.0.0.2"  # of this machine too, but not where it listens
     with (
         served("memory://", tmp_path / "log", *PORTS) as alone,
@@ -203,7 +199,6 @@ def test_it_listens_on_this_machine_alone_unless_told_otherwise(tmp_path: Path) 
 
 
 def test_what_cannot_be_served_is_said_at_once() -> None:
-    """Before a worker, a port or a client knows of it."""
     for message, *arguments in (
         ("has one worker", "memory://", "--workers", "2", *PORTS),
         ("error: ", "hbase+thrift2://h", *PORTS),

@@ -97,7 +97,6 @@ def test_a_scan_goes_from_page_to_page(
 
 
 def test_a_scan_that_is_left_asks_for_no_more_pages(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Nothing of it is left at the server."""
     monkeypatch.setattr(transactional, "PAGE_ROWS", 2)
     pages: list[bytes] = []
     inner = Transactional.scan
@@ -161,7 +160,6 @@ def test_a_phantom_is_a_conflict_through_a_server(pair: tuple[Engine, Engine], w
 def test_a_block_that_scans_sees_its_own_writes_and_is_run_again(
     pair: tuple[Engine, Engine],
 ) -> None:
-    """What came into its range meanwhile is in the next run."""
     remote, local = pair
     remote.commit(put("a1"))
     tries: list[int] = []
@@ -181,7 +179,6 @@ def test_a_block_that_scans_sees_its_own_writes_and_is_run_again(
 
 
 def test_a_range_that_cannot_be_read_is_an_invalid_request(pair: tuple[Engine, Engine]) -> None:
-    """At the call, and not at the first row."""
     for engine in pair:
         for snapshot in (False, True):
             with pytest.raises(InvalidRequestError, match="no such table"):
@@ -206,7 +203,6 @@ def test_asyncio_scans_through_a_server() -> None:
 
 
 def test_any_client_commits_with_scanned_ranges() -> None:
-    """The ranges may have no keys but those that the request names."""
     free = IDL.Span(b"data", b"a", b"b")
     one, two = (IDL.Mutation(IDL.Key(row, b"d", b"v", b"data"), b"1") for row in (b"a1", b"a2"))
     with served_here() as here, plain(here.port) as c:
@@ -229,7 +225,6 @@ def test_any_client_commits_with_scanned_ranges() -> None:
 def test_a_method_that_a_server_does_not_know_has_done_nothing(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    """Clients may be newer than their server."""
     monkeypatch.setitem(METHODS, "notThereYet", METHODS["ensureTable"])
     arguments = IDL.Transactional.ensureTable_args
     monkeypatch.setattr(IDL.Transactional, "notThereYet_args", arguments, raising=False)

@@ -117,7 +117,6 @@ def test_values_arrive_as_they_were_sent(mode: str) -> None:
 
 
 def test_fields_that_are_unknown_or_of_another_type_are_skipped() -> None:
-    """Newer clients send what this server does not know."""
     newer = ECHO.Part(b"n")
     newer.thrift_spec = {
         1: (11, "name", False),
@@ -163,7 +162,6 @@ def test_an_unknown_method_is_answered_and_the_connection_goes_on(mode: str) -> 
 
 
 def test_a_request_without_a_required_field_is_answered() -> None:
-    """A handler may rely on what the interface requires."""
     with echo_server() as (port, _, _), client(port) as remote:
         with pytest.raises(TApplicationException, match="Required field 'name'"):
             remote.same(ECHO.Whole(None, [ECHO.Part(None), ECHO.Part(b"x")]))
@@ -272,7 +270,6 @@ def test_requests_in_flight_share_the_servers_memory(caplog: pytest.LogCaptureFi
 
 
 def test_a_client_that_does_not_take_its_reply_is_closed() -> None:
-    """Its reply would be kept for ever."""
     with echo_server(Limits(request_ms=300)) as (port, _, server):
         with raw(port) as greedy:
             greedy.sendall(message("large", ECHO.Echo.large_args(100_000_000)))
@@ -331,7 +328,6 @@ def test_the_connection_too_many_is_closed_and_the_log_says_why(
 
 @pytest.mark.parametrize("kind", [TMessageType.CALL, TMessageType.ONEWAY])
 def test_a_call_whose_reply_cannot_be_sent_is_revoked(kind: int) -> None:
-    """What was taken for the reply is there for the next call."""
     revoked = threading.Event()
 
     class Listing(Echo):
@@ -370,7 +366,6 @@ def test_a_stop_finishes_what_has_begun() -> None:
 
 
 def test_a_stop_answers_requests_that_have_arrived_behind_the_one_at_work() -> None:
-    """They lie in the socket, and the client cannot take them back."""
     with echo_server() as (port, echo, server), ThreadPoolExecutor(1) as pool:
         with raw(port) as connected:
             connected.sendall(message("wait", ECHO.Echo.wait_args(b"1")) + SAME + SAME)

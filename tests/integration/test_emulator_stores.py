@@ -14,7 +14,6 @@ from typing import Any, TypeVar
 from urllib.parse import urlsplit
 
 import pytest
-from thriftpy2.thrift import TApplicationException
 
 from tests.integration.commands import run_here
 from tests.integration.emulator import emulated
@@ -54,7 +53,6 @@ def account(table: str, who: str) -> Key:
 def test_a_transaction_commits_through_both_services_and_commands_find_nothing_wrong(
     emulator: HBase, accounts: str
 ) -> None:
-    """They are two doors to the same cells."""
     keys = [account(accounts, who) for who in ("alice", "bob")]
     for number, uri in enumerate((emulator.thrift1, emulator.thrift2)):
         with connect(uri) as engine:
@@ -157,11 +155,6 @@ def test_what_hbase_tries_for_a_minute_is_refused_at_once(emulator: HBase, accou
             second.checkAndMutate(*nothing, b"100", changed)
         assert failed.value.canRetry
         assert not second.exists(table, two.TGet(b"r"))
-
-
-
-
-# --- replies that do not arrive ------------------------------------------------------------------
 
 
 class Gated(MemoryStore):

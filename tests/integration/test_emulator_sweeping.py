@@ -70,7 +70,6 @@ def test_markers_stay_for_their_time_and_then_go(set_ms: int) -> None:
 
 
 def test_a_step_is_a_page() -> None:
-    """Whoever serves requests must not wait for a whole table."""
     store, clock = MemoryStore(), ManualClock()
     deleted(store, clock, b"t", ROWS)
     compactor = Compactor(store, clock, 0, LOG)
@@ -82,7 +81,6 @@ def test_a_step_is_a_page() -> None:
 
 
 def test_a_table_that_is_dropped_meanwhile_ends_the_round_only() -> None:
-    """It is nobody's mistake, and the others are for another time."""
     store, clock = MemoryStore(), ManualClock()
     admin = Admin(store, clock)
     deleted(store, clock, b"t", ROWS)
@@ -141,7 +139,6 @@ def test_a_worker_is_started_as_soon_as_the_system_allows_it(
 
 
 def test_a_page_without_anything_to_drop_waits_for_no_writer(tmp_path: Path) -> None:
-    """Nor does a writer for it: most pages need nothing."""
     store, clock = LmdbStore(str(tmp_path / "store"), sync=False), ManualClock()
     deleted(store, clock, b"t", 3)
     tables, before = LocalStore(store, clock), kept(store)
@@ -156,7 +153,6 @@ def test_a_page_without_anything_to_drop_waits_for_no_writer(tmp_path: Path) -> 
 
 
 def test_serve_sweeps_beside_its_requests(tmp_path: Path) -> None:
-    """Nobody has to ask for it."""
     path = tmp_path / "store"
     store = LmdbStore(str(path), sync=False)
     deleted(store, ManualClock(), b"t", 3)

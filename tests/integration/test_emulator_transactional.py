@@ -116,7 +116,6 @@ def value_of(engine: Engine, key: Key) -> bytes | None:
 
 
 def test_commits_and_reads_as_an_engine_does(remote: Engine) -> None:
-    """The whole of what a client without a store needs."""
     done = remote.commit([*PUT, Mutation(Y, "2")], labels={"why": "test"})
     assert (done.repeated, done.complete) == (False, True)
     short = Key("x", "d", "v")
@@ -162,7 +161,6 @@ INVALID: dict[str, list[Callable[[Engine], object]]] = {
 
 
 def test_what_can_never_succeed_is_an_invalid_request(remote: Engine) -> None:
-    """Found here or there, it is the same error."""
     for message, acts in INVALID.items():
         for act in acts:
             with pytest.raises(InvalidRequestError, match=message):
@@ -298,7 +296,6 @@ def test_every_assertion_survives_the_wire(given_ones: list[object]) -> None:
     ids=lambda error: type(error).__name__,
 )
 def test_every_error_survives_the_wire(error: TxnError) -> None:
-    """What to do next is in the type, and in these attributes."""
     back = decode_error(encode_error(error))
     assert type(back) is type(error)
     assert str(back) == str(error)
@@ -832,7 +829,6 @@ def test_who_may_delete_from_a_table_that_happybase_made(tmp_path: Path) -> None
 
 
 def test_the_command_serves_with_tls_token_and_workers(tmp_path: Path) -> None:
-    """All of it together, as an operator would."""
     token = tmp_path / "token"
     token.write_text("s3cret")
     token.chmod(0o600)

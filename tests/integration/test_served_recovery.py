@@ -87,10 +87,7 @@ def test_the_commands_work_through_a_server_with_its_token(
         assert TOKEN not in (tmp_path / "log").read_text()
 
 
-
-
 def test_a_checked_put_without_a_value_is_refused(txn_server: str) -> None:
-    """Any Thrift client may send what ours does not."""
     key = IDL.Key(b"x", b"d", b"v", b"data")
     checks = [IDL.Check(key, b"", [IDL.Put(key)], [])]
     with (
