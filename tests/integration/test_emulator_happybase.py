@@ -23,7 +23,12 @@ FAMILIES = {
     "cf2": {"max_versions": 1, "block_cache_enabled": False},
     "cf3": {},
 }
-SCANNED = [b"aaa", b"abc-1", b"abc-2", b"m", b"xyz", b"zzz"]
+SCANS: list[dict[str, Any]] = [
+    *({}, {"limit": 2}, {"columns": [b"cf1:1"]}, {"scan_batching": 1}, {"batch_size": 1}),
+    {"timestamp": 150, "include_timestamp": True},
+    {"filter": b"QualifierFilter(=, 'binary:2') AND FamilyFilter(=, 'binary:cf1')"},
+    {"sorted_columns": True},
+]
 
 
 @pytest.fixture(scope="module")
@@ -124,6 +129,11 @@ ASKED: dict[str, Callable[[Table, bytes], Any]] = {
     "a batch that fails": lambda t, r: [fail(t, r), t.row(r)],
     "a batch that is all or not sent": lambda t, r: [fail(t, r, transaction=True), t.row(r)],
     "a large batch": send_many,
+    "scans": lambda t, r: [
+        send(t, r, timestamp=140),
+        [list(t.scan(row_prefix=r, **options)) for options in SCANS],
+        list(t.scan(row_start=r + b"2", row_stop=r, reverse=True)),
+    ],
     "counters": count,
     "a pool": use_pool,
 }
@@ -137,36 +147,3 @@ def test_the_guide_shows_the_same_on_the_emulator(tables: list[Table], name: str
             fill(table, row)
         answers.append(ASKED[name](table, row))
     assert answers[1] == answers[0] and answers[0]
-
-
-SCANS: list[dict[str, Any]] = [
-    {},
-    {"row_start": b"abc-2"},
-    {"row_stop": b"xyz"},
-    {"row_start": b"aaa", "row_stop": b"xyz"},
-    {"row_prefix": b"abc"},
-    {"columns": [b"cf1:c"]},
-    {"columns": [b"cf2"], "include_timestamp": True},
-    {"timestamp": 5},
-    {"limit": 2},
-    {"batch_size": 2, "limit": 5},
-    {"row_prefix": b"m", "scan_batching": 2},
-    {"filter": b"PrefixFilter('abc') AND QualifierFilter(=, 'binary:d')"},
-    {"filter": b"SingleColumnValueFilter('cf1', 'c', >=, 'binary:xyz', true, true)"},
-    {"reverse": True},
-    {"reverse": True, "row_start": b"m", "row_stop": b"abc-1"},
-    {"row_prefix": b"m", "sorted_columns": True},
-]
-
-
-def test_scans_of_the_guide_find_the_same_on_the_emulator(tables: list[Table]) -> None:
-    answers = []
-    for each in tables:
-        each.connection.create_table("scanned", FAMILIES)
-        table = each.connection.table("scanned")
-        with table.batch(timestamp=50) as batch:
-            for row in SCANNED:
-                batch.put(row, {b"cf1:c": row, b"cf1:d": b"-", b"cf2:c": b"+"})
-        answers.append([(options, list(table.scan(**options))) for options in SCANS])
-        each.connection.delete_table("scanned", disable=True)
-    assert answers[1] == answers[0]

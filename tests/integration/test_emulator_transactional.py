@@ -712,31 +712,6 @@ def test_wrong_tokens_are_slowed_and_logged_with_their_address(
     assert found == ["1", "2", "4"]
 
 
-def test_clients_at_once_share_batches_and_lose_nothing(here: Here) -> None:
-    """A counter that all of them count up is the sum of what they were told."""
-    engine = here.engine
-    engine.commit([Mutation(X, "0")])
-
-    def count(client_number: int) -> int:
-        own = Key(f"own{client_number}", "d", "v", "data")
-        done = 0
-        for turn in range(20):
-            seen = engine.read([X])[X]
-            assert seen is not None
-            more = [Mutation(X, str(int(seen.value) + 1)), Mutation(own, str(turn))]
-            try:
-                engine.commit(more, [Version(X, seen.timestamp)])
-                done += 1
-            except AbortedError:
-                pass
-        return done
-
-    with ThreadPoolExecutor(8) as pool:
-        told = sum(pool.map(count, range(8)))
-    assert value_of(engine, X) == b"%d" % told
-    assert told > 0
-
-
 def test_futures_go_to_the_server_in_few_requests_and_in_the_order_of_their_keys(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:

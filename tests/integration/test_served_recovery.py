@@ -127,15 +127,6 @@ def test_what_the_servers_store_cannot_do_is_told(error: TxnError, told: type[Tx
         remote.close()
 
 
-def test_an_engine_behind_a_server_can_be_checked(txn_server: str) -> None:
-    """Programs find and mend by the same calls as on a store of their own."""
-    with connect(txn_server) as engine:
-        engine.ensure_table("checked", ["d"])
-        engine.commit([Mutation(Key("x", "d", "v", "checked"), "1")])
-        assert summary(engine.context, [b"checked"]).is_quiet
-        assert not list(check(engine.context, scan=[b"checked"]))
-
-
 def test_a_fenced_database_can_only_be_looked_at_through_thrift_1(tmp_path: Path) -> None:
     """A checked put of that gateway has one column, at the server's time: half of a transaction
     would be seen."""
