@@ -25,7 +25,7 @@ FAMILIES = {
 }
 SCANS: list[dict[str, Any]] = [
     *({}, {"limit": 2}, {"columns": [b"cf1:1"]}, {"scan_batching": 1}, {"batch_size": 1}),
-    {"timestamp": 150, "include_timestamp": True},
+    {"timestamp": 150, "include_timestamp": True, "columns": [b"cf1"]},
     {"filter": b"QualifierFilter(=, 'binary:2') AND FamilyFilter(=, 'binary:cf1')"},
     {"sorted_columns": True},
 ]
