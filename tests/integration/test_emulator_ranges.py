@@ -61,7 +61,7 @@ ASKED: list[dict[str, Any]] = [
 def test_a_scan_gives_what_it_gives_without_a_server(pair: tuple[Engine, Engine]) -> None:
     """Rows, cells, and what is absent; and each says so when its time is over."""
     remote, local = pair
-    rows = ["a", "b", "bb", b"b\xff", "c", b"\xff" * 3]
+    rows = [b"a", b"b", b"bb", b"b\xff", b"c", b"\xff" * 3]
     remote.commit([Mutation(key(row, name), b"1") for row in rows for name in ("v", "w")])
     remote.commit([Delete(key("bb")), Delete(key("c")), Delete(key("c", "w"))])
     for snapshot in (False, True):

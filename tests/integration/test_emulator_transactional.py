@@ -512,10 +512,10 @@ def test_a_search_for_a_request_is_given_up_in_time() -> None:
     assert store.rows == 3
 
 
-@pytest.mark.parametrize("once", [None, "token"])
+@pytest.mark.parametrize("once", [None, b"token"])
 @pytest.mark.parametrize("many", [False, True])
 def test_a_server_that_admits_us_no_longer_does_not_make_a_commit_invalid(
-    once: str | None, many: bool, monkeypatch: pytest.MonkeyPatch
+    once: bytes | None, many: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """An invalid request wrote nothing. This one did, before the server came with another token."""
     monkeypatch.setattr("txn.service.client.PATIENCE_MS", 1_000)
@@ -610,8 +610,9 @@ def test_a_commit_whose_table_went_is_told_as_committed_and_not_sent_again() -> 
         assert not engine.commit([*PUT, Mutation(far, "1")]).complete
         assert len(list(here.store.scan(b"txn", *ROWS))) == 2
         admin.enable(b"other")
-        batch = [([*PUT_Y, Mutation(further, "1")], []), ([Mutation(Z, "1")], [])]
-        results = engine.commit_many(batch)
+        results = engine.commit_many(
+            [([*PUT_Y, Mutation(further, "1")], []), ([Mutation(Z, "1")], [])]
+        )
         assert [isinstance(each, Committed) and each.complete for each in results] == [False, True]
         assert all(isinstance(each, Committed) for each in results)
         admin.enable(b"other")
@@ -626,10 +627,11 @@ def test_a_store_that_fails_behind_a_server_means_not_committed() -> None:
         engine = here.engine
         engine.commit([Mutation(X, "0")])
         faulty.plan = lambda call: Fault(frozenset(), Reply.MAYBE_APPLIED)
-        for call in (
+        calls: list[Callable[[], object]] = [
             lambda: engine.commit([*PUT, *PUT_Y], deadline_ms=200),
             lambda: engine.submit((PUT, []), deadline_ms=200).result(60),
-        ):
+        ]
+        for call in calls:
             with pytest.raises(NotApplied, match="the reply was lost"):
                 call()
         (result,) = engine.commit_many([(PUT, [])], deadline_ms=[200])
