@@ -48,14 +48,14 @@ def tables(hbase: HBase, emulator: HBase) -> Iterator[list[Table]]:
         yield tables
 
 
-def send(table: Table, row: bytes, **options: Any) -> None:
+def send(table: Table, row: bytes, **options: Any) -> Any:
     with table.batch(**options) as batch:
         for number in range(1, 4):
             batch.put(row + b"%d" % number, {b"cf1:1": b"1", b"cf1:%d" % number: b"2"})
         batch.delete(row + b"4")
 
 
-def fail(table: Table, row: bytes, **options: Any) -> None:
+def fail(table: Table, row: bytes, **options: Any) -> Any:
     with pytest.raises(ZeroDivisionError), table.batch(**options) as batch:
         batch.put(row, {b"cf1:1": b"1"})
         raise ZeroDivisionError
