@@ -61,8 +61,8 @@ matrix: $(VENV)/.ready-dev ## the tests of stores, protocol and crashes on anoth
 	HBASE_TXN_TEST_VERSION=$(HBASE) $(BIN)/python -m pytest -n 2 --dist loadfile \
 	  -k "(thrift or native or hbase or histories) and not emulator" \
 	  tests/integration/test_protocol_on_hbase.py tests/integration/test_crashes_on_hbase.py \
-	  tests/integration/test_differential_hbase.py tests/integration/test_histories.py \
-	  tests/integration/test_native_on_hbase.py tests/integration/test_thrift.py \
+	  tests/integration/test_histories.py tests/integration/test_native_on_hbase.py \
+	  tests/integration/test_thrift.py tests/contract/test_differential.py \
 	  tests/contract/test_contract.py $(ARGS)
 
 kerberos: $(VENV)/.ready-dev $(VENV)/.ready-kerberos ## tests on an HBase with Kerberos; builds gssapi, which wants libkrb5-dev

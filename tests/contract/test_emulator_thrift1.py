@@ -4,17 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from contextlib import suppress
+from itertools import product
 from typing import Any
 
 import pytest
 
-from tests.contract.both import NOW_MS, TTLS, Both, both, fresh
-from tests.integration.hbase import HBase
+from tests.contract.both import ABSENT, EMPTY, NEW, NOW_MS, PRESENT, TTLS, Calls, Ends, R, T, fresh
 from txn.emulator.thrift1 import IDL
 from txn.model import MAX_CELL
-
-ABSENT = b"emulator-no-such-table"
-PRESENT = (1 << 63) - 1
 
 
 def put(column: bytes, value: bytes | None = b"v") -> Any:
@@ -25,573 +22,393 @@ def remove(column: bytes) -> Any:
     return IDL.Mutation(True, column)
 
 
-@pytest.fixture(scope="module")
-def two(hbase: HBase, emulator: HBase) -> Iterator[Both]:
-    with both(IDL.Hbase, hbase, emulator, "thrift1") as found:
-        yield found
+def batch(row: bytes | None, *mutations: Any) -> Any:
+    return IDL.BatchMutation(row, list(mutations))
 
 
-@pytest.fixture(scope="module")
-def table(two: Both) -> Iterator[bytes]:
-    """A table that all tests share, each with a row of its own."""
-    name = fresh("emulator1")
-    families = [
-        IDL.ColumnDescriptor(name=b"d:", maxVersions=3),
-        IDL.ColumnDescriptor(name=b"e", maxVersions=3),
-    ]
-    two.ask("createTable", name, families)
-    yield name
-    two.ask("disableTable", name)
-    two.ask("deleteTable", name)
+def family(name: bytes, **settings: Any) -> Any:
+    return IDL.ColumnDescriptor(name=name, **settings)
 
 
-@pytest.fixture
-def row() -> bytes:
-    return fresh("row")
-
-
-@pytest.fixture
-def filled(two: Both, table: bytes, row: bytes) -> bytes:
-    """A row with three versions of d:x, and other columns."""
-    for timestamp in (10, 20, 30):
-        versions = [put(b"d:x", b"%d" % timestamp)]
-        two.ask("mutateRowTs", table, row, versions, timestamp, {})
-    two.ask("mutateRowTs", table, row, [put(b"d:y"), put(b"d:"), put(b"e:z", None)], 15, {})
-    return row
-
-
-# --- tables --------------------------------------------------------------------------------------
-
-
-@pytest.mark.parametrize(
-    "families",
-    [
-        [],
-        [IDL.ColumnDescriptor(name=b"")],
-        [IDL.ColumnDescriptor(name=b"d:", compression="XX")],
-        [IDL.ColumnDescriptor(name=b"d:", bloomFilterType="XX")],
-        [IDL.ColumnDescriptor(name=b"d:", maxVersions=0)],
-    ],
-    ids=["none", "without a name", "compression", "bloom filter", "versions"],
-)
-def test_families_that_cannot_be_are_refused(two: Both, families: list[Any]) -> None:
-    """A script that creates tables learns of its mistakes on the emulator already."""
-    two.ask("createTable", fresh("emulator1"), families)
-
-
-@pytest.mark.parametrize("name", [b"a b", b"", b"no-such-namespace:t", b".a"])
-def test_names_that_cannot_be_are_refused(two: Both, name: bytes) -> None:
-    """And of its typing errors."""
-    two.ask("createTable", name, [IDL.ColumnDescriptor(name=b"d:")])
-
-
-def test_a_table_lives_and_ends_as_on_hbase(two: Both) -> None:
-    """Administration scripts go by the errors of each state."""
-    name = fresh("emulator1")
-    families = [
-        IDL.ColumnDescriptor(name=b"d:"),
-        IDL.ColumnDescriptor(
-            name=b"e",
-            maxVersions=7,
-            timeToLive=1000,
-            inMemory=True,
-            blockCacheEnabled=True,
-            bloomFilterType="ROWCOL",
-            compression="GZ",
-        ),
-        IDL.ColumnDescriptor(name=b"f:", timeToLive=-1),
-    ]
-    two.ask("createTable", name, families)
-    two.ask("createTable", name, families)
-    assert two.ask("isTableEnabled", name) is True
-    two.ask("getColumnDescriptors", name)
-    two.ask("enableTable", name)
-    two.ask("deleteTable", name)
-    two.ask("compact", name)
-    two.ask("majorCompact", name)
-    two.ask("disableTable", name)
-    two.ask("disableTable", name)
-    two.each(lambda client: told_of_all_tables(client)[name])
-    two.ask("get", name, b"r", b"d:x", {})
-    two.ask("getRows", name, [b"r"], {})
-    two.ask("mutateRow", name, b"r", [put(b"d:x")], {})
-    two.ask("atomicIncrement", name, b"r", b"d:x", 1)
-    two.ask("checkAndPut", name, b"r", b"d:x", b"", put(b"d:x"), {})
-    two.ask("deleteAllRow", name, b"r", {})
-    two.ask("enableTable", name)
-    two.ask("mutateRow", name, b"r", [put(b"d:x")], {})
-    two.ask("getRow", name, b"r", {})
-    two.ask("disableTable", name)
-    two.ask("deleteTable", name)
-    assert two.each(lambda client: name in client.getTableNames()) is False
-
-
-def told_of_all_tables(client: Any) -> Any:
+def told_of(client: Any, name: bytes) -> Any:
     """Ask again while HBase trips over a table that somebody drops meanwhile."""
     for _ in range(20):
         with suppress(IDL.IOError):
-            return client.getTableNamesWithIsTableEnabled()
-    return client.getTableNamesWithIsTableEnabled()
+            return client.getTableNamesWithIsTableEnabled().get(name)
+    return client.getTableNamesWithIsTableEnabled().get(name)
 
 
-def test_the_regions_of_a_table_cover_it(two: Both, table: bytes) -> None:
-    """Their names and servers differ; their bounds and form do not."""
-
-    def regions(client: Any) -> list[Any]:
-        return [
-            (r.startKey, r.endKey, r.version, r.name.rpartition(b",")[0])
-            for r in client.getTableRegions(table)
-        ]
-
-    assert two.each(regions) == [(b"", b"", 1, table + b",")]
-    two.each(lambda client: client.getRegionInfo(table + b",,99999999999999").startKey)
-    two.ask("getRegionInfo", b"A")
+def is_listed(client: Any, name: bytes) -> bool:
+    return name in client.getTableNames()
 
 
-@pytest.mark.parametrize(
-    "method",
-    [
-        "enableTable",
-        "disableTable",
-        "isTableEnabled",
-        "compact",
-        "majorCompact",
-        "getColumnDescriptors",
-        "getTableRegions",
-        "deleteTable",
-    ],
-)
-def test_a_table_that_is_not_there_is_an_error_of_its_own(two: Both, method: str) -> None:
-    """Not all calls say the same."""
-    two.ask(method, ABSENT)
+def get_regions(client: Any, table: bytes) -> list[Any]:
+    """Without what differs: the ends of their names, and their servers."""
+    found = client.getTableRegions(table)
+    return [(r.startKey, r.endKey, r.version, r.name.rpartition(b",")[0]) for r in found]
 
 
-def test_the_server_says_what_it_is(two: Both) -> None:
-    """Clients check that they speak to the right gateway."""
-    assert two.ask("getThriftServerType") == IDL.TThriftServerType.ONE
-    two.each(lambda client: len(client.getClusterId()))
+def get_region_start(client: Any, name: bytes) -> bytes:
+    start: bytes = client.getRegionInfo(name).startKey
+    return start
 
 
-# --- reading -------------------------------------------------------------------------------------
+def get_length_of_id(client: Any) -> int:
+    return len(client.getClusterId())
 
 
-@pytest.mark.parametrize("column", [b"d:x", b"d:", b"d", b"e", b"e:", b"d:none", b"z:x", b"z", b""])
-def test_a_column_is_read(two: Both, table: bytes, filled: bytes, column: bytes) -> None:
-    """A family alone means its columns, a family with a colon the column without a name."""
-    two.ask("get", table, filled, column, {})
-    for versions in (-1, 0, 1, 2, 9):
-        two.ask("getVer", table, filled, column, versions, {})
-    for timestamp in (-1, 0, 10, 11, 30, 31, PRESENT):
-        two.ask("getVerTs", table, filled, column, timestamp, 9, {})
+def scan_all(client: Any, method: str, *arguments: Any) -> list[Any]:
+    """Read a scanner to its end, and over it, and close it."""
+    number = getattr(client, method)(*arguments)
+    parts = [client.scannerGet(number)]
+    while parts[-1]:
+        parts.append(client.scannerGetList(number, 5))
+    parts.append(client.scannerGetList(number, 1))
+    client.scannerClose(number)
+    return parts
 
 
-@pytest.mark.parametrize(
-    "columns",
-    [None, [], [b"d:x"], [b"d"], [b"d", b"d:x"], [b"d:x", b"d"], [b"e:z", b"d:y"], [b"z"]],
-)
-def test_rows_are_read(two: Both, table: bytes, filled: bytes, columns: list[bytes] | None) -> None:
-    """One or many, some columns or all, before a timestamp or at all."""
-    rows = [filled, b"nowhere", filled]
-    two.ask("getRow", table, filled, {})
-    two.ask("getRows", table, rows, {})
-    two.ask("getRows", table, [], {})
-    two.ask("getRowWithColumns", table, filled, columns, {})
-    two.ask("getRowsWithColumns", table, rows, columns, {})
-    for timestamp in (-1, 0, 15, 16, 30, PRESENT):
-        two.ask("getRowTs", table, filled, timestamp, {})
-        two.ask("getRowsTs", table, rows, timestamp, {})
-        two.ask("getRowWithColumnsTs", table, filled, columns, timestamp, {})
-        two.ask("getRowsWithColumnsTs", table, rows, columns, timestamp, {})
+def scan_closed(client: Any, table: bytes) -> Any:
+    number = client.scannerOpen(table, b"", [], {})
+    client.scannerGetList(number, 0)
+    client.scannerClose(number)
+    return client.scannerGet(number)
 
 
-def test_rows_that_cannot_be_are_refused(two: Both, table: bytes) -> None:
-    """Wherever they are given."""
-    for row in (b"", b"r" * 32_768):
-        two.ask("get", table, row, b"d:x", {})
-        two.ask("getRow", table, row, {})
-        two.ask("getRows", table, [b"r", row], {})
-        two.ask("mutateRow", table, row, [put(b"d:x")], {})
-        two.ask("mutateRows", table, [IDL.BatchMutation(row, [put(b"d:x")])], {})
-        two.ask("deleteAllRow", table, row, {})
-        two.ask("checkAndPut", table, row, b"d:x", b"", put(b"d:x"), {})
-        two.ask("scannerOpen", table, row if row else b"r" * 32_768, [], {})
+def scan_first(client: Any, table: bytes, count: int) -> Any:
+    return client.scannerGetList(client.scannerOpen(table, b"", [], {}), count)
 
 
-@pytest.mark.parametrize("name", [ABSENT, b"a b"])
-def test_a_table_that_is_not_there_has_no_rows(two: Both, name: bytes) -> None:
-    """Whatever is asked of it."""
-    two.ask("get", name, b"r", b"d:x", {})
-    two.ask("getRows", name, [b"r"], {})
-    two.ask("mutateRow", name, b"r", [put(b"d:x")], {})
-    two.ask("deleteAll", name, b"r", b"d:x", {})
-    two.ask("atomicIncrement", name, b"r", b"d:x", 1)
-    two.ask("append", IDL.TAppend(name, b"r", [b"d:x"], [b"1"]))
-    two.ask("checkAndPut", name, b"r", b"d:x", b"", put(b"d:x"), {})
-
-
-# --- changing ------------------------------------------------------------------------------------
-
-
-def names_of(mutations: list[Any]) -> str:
-    return " ".join(("-" if one.isDelete else "+") + one.column.decode() for one in mutations)
-
-
-@pytest.mark.parametrize(
-    "mutations",
-    [
-        [],
-        [put(b"d:x", b"1"), put(b"d:y", b"2")],
-        [put(b"d:x", None)],
-        [put(b"d")],
-        [put(b"")],
-        [put(b"z:x")],
-        [remove(b"d:x")],
-        [remove(b"d")],
-        [remove(b"d:")],
-        [put(b"e:x", b"1"), remove(b"d")],
-    ],
-    ids=names_of,
-)
-@pytest.mark.parametrize("timestamp", [None, 20, -1])
-def test_a_row_is_changed(
-    two: Both, table: bytes, filled: bytes, mutations: list[Any], timestamp: int | None
-) -> None:
-    """By one call for a row, or one for many."""
-    change_rows(two, table, filled, mutations, timestamp)
-
-
-@pytest.mark.parametrize(
-    "mutations",
-    [
-        [remove(b"d:x"), put(b"d:x", b"again")],
-        [put(b"d:x", b"again"), remove(b"d:x")],
-    ],
-    ids=names_of,
-)
-def test_a_cell_is_put_and_deleted_at_once(
-    two: Both, table: bytes, filled: bytes, mutations: list[Any]
-) -> None:
-    """The calls differ in the order of the two. Without a timestamp it is chance in HBase: both may
-    fall into one millisecond, or not."""
-    change_rows(two, table, filled, mutations, 20)
-
-
-def change_rows(
-    two: Both, table: bytes, filled: bytes, mutations: list[Any], timestamp: int | None
-) -> None:
-    other = fresh("row")
-    batches = [IDL.BatchMutation(other, [put(b"d:x", b"0")]), IDL.BatchMutation(other, mutations)]
-    if timestamp is None:
-        two.ask("mutateRow", table, filled, mutations, {})
-        two.ask("mutateRows", table, batches, {})
-    else:
-        two.ask("mutateRowTs", table, filled, mutations, timestamp, {})
-        two.ask("mutateRowsTs", table, batches, timestamp, {})
-    for row in (filled, other):
-        for column in (b"d:x", b"d:y", b"d:", b"e:x", b"e:z"):
-            two.ask("getVer", table, row, column, 9, {})
-
-
-@pytest.mark.parametrize("column", [b"d:x", b"d:y", b"d:", b"d", b"e", b"z:x"])
-@pytest.mark.parametrize("timestamp", [None, 20, 15, 0, -1])
-def test_cells_are_deleted(
-    two: Both, table: bytes, filled: bytes, column: bytes, timestamp: int | None
-) -> None:
-    """Up to a timestamp, or all; a family alone means its columns."""
-    if timestamp is None:
-        two.ask("deleteAll", table, filled, column, {})
-    else:
-        two.ask("deleteAllTs", table, filled, column, timestamp, {})
-    for name in (b"d:x", b"d:y", b"d:", b"e:z"):
-        two.ask("getVer", table, filled, name, 9, {})
-    two.ask("mutateRowTs", table, filled, [put(b"d:x", b"late")], 5, {})
-    two.ask("getVer", table, filled, b"d:x", 9, {})
-
-
-@pytest.mark.parametrize("timestamp", [None, 20, 15, -1])
-def test_a_row_is_deleted(two: Both, table: bytes, filled: bytes, timestamp: int | None) -> None:
-    """As its families are."""
-    if timestamp is None:
-        two.ask("deleteAllRow", table, filled, {})
-    else:
-        two.ask("deleteAllRowTs", table, filled, timestamp, {})
-    for name in (b"d:x", b"d:y", b"e:z"):
-        two.ask("getVer", table, filled, name, 9, {})
-
-
-@pytest.mark.parametrize("column", [b"d:x", b"d:none", b"e:z", b"d", b"z:x"])
-@pytest.mark.parametrize("mutation", [put(b"d:x", b"new"), put(b"e:n", None), remove(b"d:x")])
-def test_a_put_is_checked(
-    two: Both, table: bytes, filled: bytes, column: bytes, mutation: Any
-) -> None:
-    """Empty and absent are one; a delete is silently a put of its value."""
-    for expected in (b"20", b"30", b"", None):
-        two.ask("checkAndPut", table, filled, column, expected, mutation, {})
-        two.ask("getVer", table, filled, b"d:x", 9, {})
-        two.ask("getRow", table, filled, {})
-
-
-@pytest.mark.parametrize("ttl", TTLS)
-def test_cells_may_have_a_ttl_of_their_own(two: Both, table: bytes, row: bytes, ttl: bytes) -> None:
-    """What a cell hid is seen again when it is over; deletes are of what is seen."""
-    attributes, at, other = {b"_ttl": ttl}, NOW_MS - 60_000, fresh("row")
-    two.ask("mutateRowTs", table, row, [put(b"d:x", b"old")], at - 1, {})
-    two.ask("mutateRowTs", table, row, [put(b"d:x", b"new"), put(b"d:y")], at, attributes)
-    two.ask("mutateRowsTs", table, [IDL.BatchMutation(other, [put(b"d:x")])], at, attributes)
-    two.ask("checkAndPut", table, other, b"d:y", b"", put(b"d:z"), attributes)
-    two.ask("checkAndPut", table, row, b"d:x", b"old", put(b"d:z"), {})
-    for each in (row, other):
-        two.ask("getRow", table, each, {})
-        two.ask("getVer", table, each, b"d:x", 9, {})
-    two.ask("mutateRowTs", table, row, [put(b"d:x", b"late")], at - 2, {})
-    two.ask("getVer", table, row, b"d:x", 9, {})
-
-
-@pytest.mark.parametrize("mutation", [put(b"d"), put(b"z:x")])
-def test_a_checked_put_that_cannot_be_is_refused(
-    two: Both, table: bytes, row: bytes, mutation: Any
-) -> None:
-    """Even where the check holds."""
-    two.ask("checkAndPut", table, row, b"d:x", None, mutation, {})
-
-
-def test_cells_are_as_large_as_hbase_takes_them(two: Both, table: bytes) -> None:
-    """Its client counts 20 bytes beside names and value, its server four more."""
-    row = fresh("row")
-    for over in (-1, 0, 1, 4, 5):
-        value = bytes(MAX_CELL - 24 - len(row) - len(b"dx") + over)
-        two.ask("mutateRow", table, row, [put(b"d:x", value)], {})
-        two.ask("mutateRows", table, [IDL.BatchMutation(row, [put(b"d:x", value)])], {})
-        two.ask("checkAndPut", table, row, b"d:none", b"", put(b"d:x", value), {})
-        two.ask("append", IDL.TAppend(table, row, [b"d:%d" % over], [value[1:]]))
-
-
-def test_columns_may_have_longer_names_than_rows(two: Both, table: bytes, row: bytes) -> None:
-    """All that is asked of them."""
-    long = b"d:" + b"q" * 40_000
-    two.ask("mutateRow", table, row, [put(long)], {})
-    two.ask("checkAndPut", table, row, long, b"v", put(long, b"w"), {})
-    two.ask("getRow", table, row, {})
-    two.ask("deleteAll", table, row, long, {})
-    two.ask("atomicIncrement", table, row, long, 1)
-
-
-# What a request may leave out, by method: each of these arguments in turn.
-ARGUMENTS: dict[str, list[Any]] = {
-    "get": [b"r", b"d:x", {}],
-    "getVer": [b"r", b"d:x", 1, {}],
-    "getRows": [[b"r"], {}],
-    "getRowsWithColumnsTs": [[b"r"], [b"d"], 5, {}],
-    "mutateRow": [b"r", [put(b"d:x")], {}],
-    "mutateRowTs": [b"r", [put(b"d:x")], 5, {}],
-    "mutateRows": [[IDL.BatchMutation(b"r", [put(b"d:x")])], {}],
-    "mutateRowsTs": [[IDL.BatchMutation(b"r", [put(b"d:x")])], 5, {}],
-    "atomicIncrement": [b"r", b"d:c", 1],
-    "deleteAllTs": [b"r", b"d:x", 5, {}],
-    "deleteAllRow": [b"r", {}],
-    "checkAndPut": [b"r", b"d:x", b"v", put(b"d:y"), {}],
+TABLES, ROWS = [T, ABSENT, b"a b", None], [R, b"", b"r" * 32_768, None]
+SOME_ROWS = [[R, EMPTY, R], [], [R, b""], None]
+COLUMNS = [b"d:x", b"d:", b"d", b"e", b"e:", b"d:none", b"z:x", b"z", b"", None]
+SETS = [[], [b"d:x"], [b"d"], [b"d", b"d:x"], [b"d:x", b"d"], [b"e:z", b"d:y"], [b"z"], None]
+COUNTS, TIMES = [9, -1, 0, 1, 2, None], [20, -1, 0, 10, 11, 15, 16, 30, 31, PRESENT, None]
+SOME_TIMES = [20, -1, 0, None]
+PUTS = [put(b"d:x", b"new"), put(b"e:n", None), remove(b"d:x"), put(b"d"), put(b"z:x"), None]
+CHANGES: list[Any] = [
+    [put(b"d:x", b"1"), put(b"d:y", b"2")],
+    [put(b"e:x", b"1"), remove(b"d")],
+    [put(None)],  # type: ignore[arg-type]
+    *([put(column)] for column in (b"d", b"", b"z:x")),
+    *([remove(column)] for column in (b"d:x", b"d", b"d:")),
+    [],
+    None,
+]
+# The last of a row counts.
+BATCHES: list[Any] = [
+    *([batch(EMPTY, put(b"d:x", b"0")), batch(EMPTY, *each)] for each in CHANGES if each),
+    *([batch(row, put(b"d:x"))] for row in ROWS),
+    [IDL.BatchMutation(R, None)],
+    [],
+    None,
+]
+# Each with the first of its arguments, with each other table and row, and with all that are after
+# these. Java reads a number that is not there as 0; without what it needs, the gateway fails.
+METHODS: dict[str, list[list[Any]]] = {
+    "get": [TABLES, ROWS, COLUMNS, [{}]],
+    "getVer": [TABLES, ROWS, COLUMNS, COUNTS, [{}]],
+    "getVerTs": [TABLES, ROWS, COLUMNS, TIMES, [9], [{}]],
+    "getRow": [TABLES, ROWS, [{}]],
+    "getRows": [TABLES, SOME_ROWS, [{}]],
+    "getRowTs": [TABLES, ROWS, TIMES, [{}]],
+    "getRowsTs": [TABLES, SOME_ROWS, TIMES, [{}]],
+    "getRowWithColumns": [TABLES, ROWS, SETS, [{}]],
+    "getRowsWithColumns": [TABLES, SOME_ROWS, SETS, [{}]],
+    "getRowWithColumnsTs": [TABLES, ROWS, SETS, TIMES, [{}]],
+    "getRowsWithColumnsTs": [TABLES, SOME_ROWS, SETS, TIMES, [{}]],
+    "mutateRow": [TABLES, ROWS, CHANGES, [{}]],
+    "mutateRowTs": [TABLES, ROWS, CHANGES[:-1], SOME_TIMES, [{}]],
+    "mutateRows": [TABLES, BATCHES, [{}]],
+    "mutateRowsTs": [TABLES, BATCHES, SOME_TIMES, [{}]],
+    "deleteAll": [TABLES, ROWS, COLUMNS, [{}]],
+    "deleteAllTs": [TABLES, ROWS, COLUMNS, [*SOME_TIMES, 15, PRESENT], [{}]],
+    "deleteAllRow": [TABLES, ROWS, [{}]],
+    "deleteAllRowTs": [TABLES, ROWS, [*SOME_TIMES, 15], [{}]],
+    "checkAndPut": [TABLES, ROWS, COLUMNS, [b"30", b"20", b"", None], PUTS, [{}]],
 }
 
 
-@pytest.mark.parametrize("method", ARGUMENTS)
-def test_a_request_may_lack_anything(two: Both, table: bytes, method: str) -> None:
-    """Java reads a number that is not there as 0; without what it needs, the gateway fails."""
-    given = [table, *ARGUMENTS[method]]
-    for missing in range(len(given)):
-        two.ask(method, *given[:missing], None, *given[missing + 1 :])
-    two.ask("getVer", table, b"r", b"d:x", 9, {})
+def vary(pools: list[list[Any]]) -> Iterator[list[Any]]:
+    defaults = [pool[0] for pool in pools]
+    for place in (0, 1):
+        for other in pools[place][1:]:
+            yield [*defaults[:place], other, *defaults[place + 1 :]]
+    yield from ([*defaults[:2], *each] for each in product(*pools[2:]))
 
 
-def test_parts_of_a_request_may_lack_anything(two: Both, table: bytes) -> None:
-    """Likewise."""
-    two.ask("mutateRow", table, b"r", [put(None)], {})  # type: ignore[arg-type]
-    for batch in (IDL.BatchMutation(None, [put(b"d:x")]), IDL.BatchMutation(b"r", None)):
-        two.ask("mutateRows", table, [batch], {})
-    for parts in ([b"r", None, [b"v"]], [b"r", [b"d:x"], None], [None, [b"d:x"], [b"v"]]):
-        two.ask("append", IDL.TAppend(table, *parts))
-    two.ask("append", None)
-    for parts in ([None, b"d:c", 1], [b"r", None, 1], [b"r", b"d:c", None]):
-        two.ask("increment", IDL.TIncrement(table, *parts))
-    two.ask("incrementRows", None)
-    for method in ("scannerOpen", "scannerOpenWithPrefix"):
-        two.ask(method, table, None, [b"d"], {})
-    two.ask("scannerOpenWithStop", table, b"a", None, [b"d"], {})
-    two.ask("mutateRowsTs", table, [], -1, {})
-    two.ask("mutateRows", b"a b", [IDL.BatchMutation(b"r", [put(b"d:x")])], {})
+@pytest.mark.parametrize("method", METHODS)
+def test_the_emulator_answers_each_method_as_hbase_does(ends: Ends, method: str) -> None:
+    calls = [(method, *arguments) for arguments in vary(METHODS[method])]
+    if method.startswith("get"):
+        ends.run(ends.one, calls)
+    else:
+        late = ("mutateRowTs", T, R, [put(b"d:x", b"late")], 5, {})
+        for call in calls:
+            ends.run(ends.one, [call, late] if method.startswith("delete") else [call])
 
 
-def test_tables_of_the_system_are_not_listed(two: Both) -> None:
-    """Anybody may make a table in HBase's own namespace."""
-    name = b"hbase:" + fresh("emulator1")
-    two.ask("createTable", name, [IDL.ColumnDescriptor(name=b"d:")])
-    assert two.each(lambda client: name in client.getTableNames()) is False
-    assert two.each(lambda client: name in told_of_all_tables(client)) is False
-    two.ask("disableTable", name)
-    two.ask("deleteTable", name)
+LONG = b"d:" + b"q" * 40_000
+LARGE = b"row-large-values"
+LARGEST = MAX_CELL - 24 - len(LARGE) - len(b"dx")  # HBase's client allows four bytes more
+OLD_MS = NOW_MS - 60_000
+
+FAMILIES = [
+    family(b"d:"),
+    family(b"e", maxVersions=7, timeToLive=1000, inMemory=True, blockCacheEnabled=True),
+    family(b"f:", timeToLive=-1, bloomFilterType="ROWCOL", compression="GZ"),
+]
+CALLS: Calls = {
+    "families that cannot be are refused": [
+        [("createTable", NEW, [])],
+        [("createTable", NEW, [family(b"")])],
+        [("createTable", NEW, [family(b"d:", compression="XX")])],
+        [("createTable", NEW, [family(b"d:", bloomFilterType="XX")])],
+        [("createTable", NEW, [family(b"d:", maxVersions=0)])],
+    ],
+    "names that cannot be are refused": [
+        [("createTable", name, [family(b"d:")])]
+        for name in (b"a b", b"", b"no-such-namespace:t", b".a")
+    ],
+    "a table lives and ends": [
+        [
+            ("createTable", NEW, FAMILIES),
+            ("createTable", NEW, FAMILIES),
+            ("isTableEnabled", NEW),
+            ("getColumnDescriptors", NEW),
+            (get_regions, NEW),
+            (get_region_start, NEW + b",,99999999999999"),
+            ("getRegionInfo", b"A"),
+            ("enableTable", NEW),
+            ("deleteTable", NEW),
+            ("compact", NEW),
+            ("majorCompact", NEW),
+            ("disableTable", NEW),
+            ("disableTable", NEW),
+            (told_of, NEW),
+            ("get", NEW, b"r", b"d:x", {}),
+            ("getRows", NEW, [b"r"], {}),
+            ("mutateRow", NEW, b"r", [put(b"d:x")], {}),
+            ("atomicIncrement", NEW, b"r", b"d:x", 1),
+            ("checkAndPut", NEW, b"r", b"d:x", b"", put(b"d:x"), {}),
+            ("deleteAllRow", NEW, b"r", {}),
+            (scan_all, "scannerOpen", NEW, b"", [], {}),
+            ("enableTable", NEW),
+            ("mutateRow", NEW, b"r", [put(b"d:x")], {}),
+            ("getRow", NEW, b"r", {}),
+            ("disableTable", NEW),
+            ("deleteTable", NEW),
+            (is_listed, NEW),
+        ]
+    ],
+    "tables of the system are not listed": [
+        [
+            ("createTable", b"hbase:" + NEW, [family(b"d:")]),
+            *((method, b"hbase:" + NEW) for method in (is_listed, told_of)),
+            *((method, b"hbase:" + NEW) for method in ("disableTable", "deleteTable")),
+        ]
+    ],
+    "a table that is not there is an error of its own": [
+        [
+            *((method, ABSENT) for method in ("enableTable", "disableTable", "isTableEnabled")),
+            *((method, ABSENT) for method in ("compact", "majorCompact", "getColumnDescriptors")),
+            *((method, ABSENT) for method in ("getTableRegions", "deleteTable")),
+            (scan_first, ABSENT, 1),
+        ]
+    ],
+    "the server says what it is": [[("getThriftServerType",), (get_length_of_id,)]],
+    # Without a timestamp it is chance in HBase: both may fall into one millisecond, or not.
+    "a cell is put and deleted at once": [
+        [
+            ("mutateRowTs", T, R, changes, 20, {}),
+            ("mutateRowsTs", T, [batch(EMPTY, *changes)], 20, {}),
+        ]
+        for each in [[remove(b"d:x"), put(b"d:x", b"again")]]
+        for changes in (each, each[::-1])
+    ],
+    "a put without a family or a qualifier": [
+        [
+            ("mutateRow", T, EMPTY, [put(b"d:x"), put(column)], {}),
+            ("mutateRows", T, [batch(EMPTY, put(b"d:x"), put(column))], {}),
+        ]
+        for column in (b":", b":y", b"", b"d")
+    ],
+    "cells may have a TTL of their own": [
+        [
+            ("mutateRowTs", T, R, [put(b"d:t", b"old")], OLD_MS - 1, {}),
+            ("mutateRowTs", T, R, [put(b"d:t", b"new"), put(b"d:u")], OLD_MS, {b"_ttl": ttl}),
+            ("mutateRowsTs", T, [batch(EMPTY, put(b"d:t"))], OLD_MS, {b"_ttl": ttl}),
+            ("checkAndPut", T, EMPTY, b"d:u", b"", put(b"d:z"), {b"_ttl": ttl}),
+            ("checkAndPut", T, R, b"d:t", b"old", put(b"d:z"), {}),
+            ("getRow", T, R, {}),
+            ("mutateRowTs", T, R, [put(b"d:t", b"late")], OLD_MS - 2, {}),
+            ("getVer", T, R, b"d:t", 9, {}),
+        ]
+        for ttl in TTLS
+    ],
+    "cells are as large as HBase takes them": [
+        [
+            ("mutateRow", T, LARGE, [put(b"d:x", bytes(LARGEST + over))], {}),
+            ("mutateRows", T, [batch(LARGE, put(b"d:x", bytes(LARGEST + over)))], {}),
+            ("checkAndPut", T, LARGE, b"d:no", b"", put(b"d:x", bytes(LARGEST + over)), {}),
+            ("append", IDL.TAppend(T, LARGE, [b"d:%d" % over], [bytes(LARGEST + over - 1)])),
+        ]
+        for over in (0, 1, 4, 5)
+    ],
+    "columns may have longer names than rows": [
+        [
+            ("mutateRow", T, EMPTY, [put(LONG)], {}),
+            ("checkAndPut", T, EMPTY, LONG, b"v", put(LONG, b"w"), {}),
+            ("getRow", T, EMPTY, {}),
+            ("deleteAll", T, EMPTY, LONG, {}),
+        ]
+    ],
+    "parts of a request may lack anything": [
+        [
+            ("append", IDL.TAppend(T, R, None, [b"v"])),
+            ("append", IDL.TAppend(T, R, [b"d:x"], None)),
+            ("append", IDL.TAppend(T, None, [b"d:x"], [b"v"])),
+            ("append", None),
+            ("increment", IDL.TIncrement(T, None, b"d:c", 1)),
+            ("increment", IDL.TIncrement(T, R, None, 1)),
+            ("increment", IDL.TIncrement(T, R, b"d:c", None)),
+            ("incrementRows", None),
+            ("scannerOpen", T, None, [b"d"], {}),
+            ("scannerOpenWithPrefix", T, None, [b"d"], {}),
+            ("scannerOpenWithStop", T, b"a", None, [b"d"], {}),
+            ("append", IDL.TAppend(ABSENT, R, [b"d:x"], [b"1"])),
+            ("scannerOpen", T, b"r" * 32_768, [], {}),
+        ]
+    ],
+    "counters count": [
+        [
+            *(("atomicIncrement", T, R, b"d:c", by) for by in (5, -7, 0, 1 << 62)),
+            *(("atomicIncrement", T, R, name, 1) for name in (b"e", b"z:c", b"d:y", LONG)),
+            *(("atomicIncrement", name, R, b"d:c", 1) for name in (ABSENT, b"a b", None)),
+            *(("atomicIncrement", T, *each) for each in ((None, b"d:c", 1), (R, None, 1))),
+            ("atomicIncrement", T, R, b"d:c", None),
+            ("increment", IDL.TIncrement(T, R, b"d:c", 3)),
+            ("increment", IDL.TIncrement(T, b"", b"d:c", 3)),
+            ("increment", IDL.TIncrement(b"", R, b"d:c", 3)),
+            ("increment", IDL.TIncrement(T, R, b"d", 3)),
+            ("incrementRows", [IDL.TIncrement(T, R, b"d:c", by) for by in (1, 2)]),
+            ("incrementRows", []),
+        ]
+    ],
+    "values are appended to, and told in the order of their columns": [
+        [
+            ("append", IDL.TAppend(T, EMPTY, [b"d:b", b"d:a"], [b"1", b"2"])),
+            ("append", IDL.TAppend(T, EMPTY, [b"d:a", b"e:a"], [b"3", b""])),
+            ("append", IDL.TAppend(T, EMPTY, [b"d:a"], [b"1", b"2"])),
+            ("append", IDL.TAppend(T, EMPTY, [b"d"], [b"1"])),
+            ("append", IDL.TAppend(T, EMPTY, [b":a"], [b"1"])),
+            ("append", IDL.TAppend(T, EMPTY, [], [])),
+            ("append", IDL.TAppend(T, EMPTY, [b"z:a"], [b"1"])),
+            ("append", IDL.TAppend(T, b"", [b"d:a"], [b"1"])),
+        ]
+    ],
+    "a scanner that is not there is an illegal argument": [
+        [
+            ("scannerGet", 2_000_000_000),
+            ("scannerGetList", 2_000_000_000, 1),
+            ("scannerClose", 2_000_000_000),
+            (scan_closed, T),
+            (scan_first, T, -1),
+            ("scannerOpen", b"a b", b"", [], {}),
+        ]
+    ],
+}
 
 
-def test_counters_count(two: Both, table: bytes, row: bytes) -> None:
-    """Eight bytes, big-endian, with a sign; anything else cannot be counted."""
-    for by in (5, -7, 0, 1 << 62):
-        two.ask("atomicIncrement", table, row, b"d:c", by)
-    two.ask("atomicIncrement", table, row, b"e", 1)
-    two.ask("atomicIncrement", table, row, b"z:c", 1)
-    two.ask("mutateRow", table, row, [put(b"d:v", b"1")], {})
-    two.ask("atomicIncrement", table, row, b"d:v", 1)
-    two.ask("increment", IDL.TIncrement(table, row, b"d:c", 3))
-    two.ask("increment", IDL.TIncrement(table, b"", b"d:c", 3))
-    two.ask("increment", IDL.TIncrement(b"", row, b"d:c", 3))
-    two.ask("increment", IDL.TIncrement(table, row, b"d", 3))
-    two.ask("incrementRows", [IDL.TIncrement(table, row, b"d:c", n) for n in (1, 2)])
-    two.ask("incrementRows", [])
-    two.ask("getVer", table, row, b"d:c", 9, {})
-
-
-def test_values_are_appended_to(two: Both, table: bytes, row: bytes) -> None:
-    """The answer is in order of the columns, whatever order they were given in."""
-    two.ask("append", IDL.TAppend(table, row, [b"d:b", b"d:a"], [b"1", b"2"]))
-    two.ask("append", IDL.TAppend(table, row, [b"d:a", b"e:a"], [b"3", b""]))
-    two.ask("append", IDL.TAppend(table, row, [b"d:a"], [b"1", b"2"]))
-    two.ask("append", IDL.TAppend(table, row, [b"d"], [b"1"]))
-    two.ask("append", IDL.TAppend(table, row, [b":a"], [b"1"]))
-    two.ask("append", IDL.TAppend(table, row, [], []))
-    two.ask("append", IDL.TAppend(table, row, [b"z:a"], [b"1"]))
-    two.ask("append", IDL.TAppend(table, b"", [b"d:a"], [b"1"]))
-    two.ask("getRow", table, row, {})
-
-
-# --- scanners ------------------------------------------------------------------------------------
+@pytest.mark.parametrize("behaviour", CALLS)
+def test_the_emulator_answers_as_hbase_does(ends: Ends, behaviour: str) -> None:
+    for calls in CALLS[behaviour]:
+        ends.run(ends.one, calls)
 
 
 @pytest.fixture(scope="module")
-def rows(two: Both, table: bytes) -> bytes:
+def rows(ends: Ends) -> bytes:
     """The prefix of twelve rows."""
     prefix = fresh("scan")
     batches = [
-        IDL.BatchMutation(
+        batch(
             b"%s%02d" % (prefix, number),
-            [put(b"d:a", b"%d" % number), put(b"d:b"), put(b"e:c", b"%d" % (number % 3))],
+            *(put(b"d:a", b"%d" % number), put(b"d:b"), put(b"e:c", b"%d" % (number % 3))),
         )
         for number in range(12)
     ]
-    two.ask("mutateRowsTs", table, batches, 50, {})
-    two.ask("mutateRowsTs", table, batches[::2], 60, {})
+    ends.one.ask("mutateRowsTs", ends.table, batches, 50, {})
+    ends.one.ask("mutateRowsTs", ends.table, batches[::2], 60, {})
     return prefix
 
 
-def all_of(two: Both, method: str, *arguments: Any, count: int = 5) -> list[Any]:
-    """Read a scanner of each to its end, and over it, and close it twice."""
-
-    def read(client: Any) -> Any:
-        number = getattr(client, method)(*arguments)
-        parts = [client.scannerGet(number)]
-        while parts[-1]:
-            parts.append(client.scannerGetList(number, count))
-        parts.append(client.scannerGetList(number, 1))
-        client.scannerClose(number)
-        return parts
-
-    return two.each(read) or []
-
-
-def test_scanners_are_opened_in_six_ways(two: Both, table: bytes, rows: bytes) -> None:
-    """The older ones are special cases of the newest."""
-    start, stop = rows + b"03", rows + b"08"
-    for columns in ([], [b"d"], [b"d:a", b"e"], [b"z:a"]):
-        assert all_of(two, "scannerOpenWithPrefix", table, rows, columns, {}) or columns == [b"z:a"]
-        all_of(two, "scannerOpenWithStop", table, start, stop, columns, {})
-        all_of(two, "scannerOpenWithStop", table, stop, start, columns, {})
-        all_of(two, "scannerOpenWithStop", table, stop, stop, columns, {})
-        for timestamp in (0, 50, 51, 61):
-            all_of(two, "scannerOpenWithStopTs", table, start, stop, columns, timestamp, {})
-    end = rows[:-1] + bytes([rows[-1] + 1])
-    scan = IDL.TScan(startRow=rows, stopRow=end)
-    found = all_of(two, "scannerOpenWithScan", table, scan, {})
-    assert len([row for part in found for row in part]) == 12
+@pytest.mark.parametrize("columns", [[], [b"d"], [b"d:a", b"e"], [b"z:a"]])
+def test_scanners_are_opened_in_six_ways(ends: Ends, rows: bytes, columns: list[bytes]) -> None:
+    start, stop, end = rows + b"03", rows + b"08", rows[:-1] + bytes([rows[-1] + 1])
+    scan = IDL.TScan(startRow=rows, stopRow=end, columns=columns)
+    last = IDL.TScan(reversed=True, startRow=rows + b"02", columns=columns)
+    ends.run(
+        ends.one,
+        [
+            (scan_all, "scannerOpenWithPrefix", T, rows, columns, {}),
+            (scan_all, "scannerOpenWithScan", T, scan, {}),
+            (scan_all, "scannerOpenWithScan", T, last, {}),
+            (scan_all, "scannerOpen", T, rows, columns, {}),
+            (scan_all, "scannerOpenTs", T, rows, columns, 51, {}),
+            *(
+                (scan_all, "scannerOpenWithStop", T, *bounds, columns, {})
+                for bounds in ((start, stop), (stop, start), (stop, stop))
+            ),
+            *(
+                (scan_all, "scannerOpenWithStopTs", T, start, stop, columns, time, {})
+                for time in (0, 50, 51, 61)
+            ),
+        ],
+    )
 
 
-def test_scanners_to_the_end_of_the_table(two: Both) -> None:
-    """Those without a stop."""
-    name = fresh("emulator1")
-    two.ask("createTable", name, [IDL.ColumnDescriptor(name=b"d:")])
-    batches = [IDL.BatchMutation(b"%d" % n, [put(b"d:x", b"%d" % n)]) for n in range(5)]
-    two.ask("mutateRowsTs", name, batches, 50, {})
-    all_of(two, "scannerOpen", name, b"", [], {}, count=100)
-    all_of(two, "scannerOpen", name, b"2", [b"d:x"], {})
-    all_of(two, "scannerOpenTs", name, b"2", None, 51, {})
-    all_of(two, "scannerOpenTs", name, b"", [], 50, {})
-    all_of(two, "scannerOpenWithPrefix", name, b"", [], {})
-    all_of(two, "scannerOpenWithScan", name, IDL.TScan(), {})
-    all_of(two, "scannerOpenWithScan", name, IDL.TScan(reversed=True), {})
-    all_of(two, "scannerOpenWithScan", name, IDL.TScan(reversed=True, startRow=b"2"), {})
-    two.ask("disableTable", name)
-    all_of(two, "scannerOpen", name, b"", [], {})
-    two.ask("deleteTable", name)
+def test_scanners_go_to_the_end_of_the_table(ends: Ends) -> None:
+    ends.run(
+        ends.one,
+        [
+            ("createTable", NEW, [family(b"d:")]),
+            ("mutateRowsTs", NEW, [batch(b"%d" % n, put(b"d:x")) for n in range(5)], 50, {}),
+            (scan_all, "scannerOpen", NEW, b"", [], {}),
+            (scan_all, "scannerOpenTs", NEW, b"2", None, 51, {}),
+            (scan_all, "scannerOpenTs", NEW, b"", [], 50, {}),
+            (scan_all, "scannerOpenWithPrefix", NEW, b"", [], {}),
+            (scan_all, "scannerOpenWithScan", NEW, IDL.TScan(), {}),
+            (scan_all, "scannerOpenWithScan", NEW, IDL.TScan(reversed=True), {}),
+            ("disableTable", NEW),
+            ("deleteTable", NEW),
+        ],
+    )
 
 
-@pytest.mark.parametrize(
-    "options",
-    [
-        {"sortColumns": True},
-        {"batchSize": 1},
-        {"batchSize": 2},
-        {"batchSize": 0},
-        {"batchSize": -1},
-        {"caching": 2},
-        {"caching": 0},
-        {"timestamp": 51},
-        {"timestamp": -1},
-        {"cacheBlocks": True},
-        {"columns": []},
-        {"columns": [b"e:c"]},
-        {"filterString": b"ValueFilter(=, 'binary:1')"},
-        {"filterString": b""},
-        {"filterString": b"PrefixFilter(a)"},
-        {"filterString": b"NoSuchFilter('a')"},
-        {"filterString": b"PageFilter(3"},
-        {"batchSize": 2, "sortColumns": True, "columns": [b"d:b", b"d:a", b"e"]},
-    ],
-    ids=str,
-)
-@pytest.mark.parametrize("reverse", [None, True])
-def test_a_scan_has_options(
-    two: Both, table: bytes, rows: bytes, options: dict[str, Any], reverse: bool | None
-) -> None:
-    """Each of them alone, and some together."""
-    bounds = (rows + b"09", rows + b"04") if reverse else (rows, rows + b"07")
-    scan = IDL.TScan(startRow=bounds[0], stopRow=bounds[1], reversed=reverse, **options)
-    all_of(two, "scannerOpenWithScan", table, scan, {})
+OPTIONS: list[dict[str, Any]] = [
+    {"sortColumns": True},
+    *({"batchSize": size} for size in (1, 2, 0, -1)),
+    {"caching": 2},
+    {"caching": 0},
+    {"timestamp": 51},
+    {"timestamp": -1},
+    {"cacheBlocks": True},
+    {"columns": []},
+    {"columns": [b"e:c"]},
+    {"filterString": b"ValueFilter(=, 'binary:1')"},
+    {"filterString": b""},
+    {"filterString": b"PrefixFilter(a)"},
+    {"filterString": b"NoSuchFilter('a')"},
+    {"filterString": b"PageFilter(3"},
+    {"batchSize": 2, "sortColumns": True, "columns": [b"d:b", b"d:a", b"e"]},
+]
 
 
-def test_a_scanner_that_is_not_there_is_an_illegal_argument(two: Both, table: bytes) -> None:
-    """So is one that was closed; a table that is not there comes out at the first row."""
-    for method, arguments in (
-        ("scannerGet", ()),
-        ("scannerGetList", (1,)),
-        ("scannerClose", ()),
-    ):
-        two.ask(method, 2_000_000_000, *arguments)
-
-    def closed(client: Any) -> Any:
-        number = client.scannerOpen(table, b"", [], {})
-        assert client.scannerGetList(number, 0) == []
-        client.scannerClose(number)
-        return client.scannerGet(number)
-
-    def negative(client: Any) -> Any:
-        return client.scannerGetList(client.scannerOpen(table, b"", [], {}), -1)
-
-    two.each(closed)
-    two.each(negative)
-    two.each(lambda client: client.scannerGet(client.scannerOpen(ABSENT, b"", [], {})))
-    two.ask("scannerOpen", b"a b", b"", [], {})
-
-
-@pytest.mark.parametrize("column", [b":", b":y", b"", b"d"])
-def test_a_put_without_a_family_or_a_qualifier(
-    two: Both, table: bytes, row: bytes, column: bytes
-) -> None:
-    """An illegal argument, alone or beside others, and nothing is written; or nothing at all."""
-    two.ask("mutateRow", table, row, [put(b"d:x"), put(column)], {})
-    two.ask("mutateRows", table, [IDL.BatchMutation(row, [put(b"d:x"), put(column)])], {})
-    two.ask("getRow", table, row, {})
+def test_a_scan_has_options(ends: Ends, rows: bytes) -> None:
+    scans = [
+        IDL.TScan(startRow=rows + start, stopRow=rows + stop, reversed=reverse, **options)
+        for (start, stop, reverse), options in product(
+            [(b"", b"07", None), (b"09", b"04", True)], OPTIONS
+        )
+    ]
+    ends.run(ends.one, [(scan_all, "scannerOpenWithScan", T, scan, {}) for scan in scans])

@@ -2,21 +2,30 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from concurrent.futures import ThreadPoolExecutor, wait
 from itertools import product
 from typing import Any
 
 import pytest
 
-from tests.contract.both import NOW_MS, TTLS, Both, both, fresh
+from tests.contract.both import (
+    ABSENT,
+    EMPTY,
+    NEW,
+    NOW_MS,
+    PRESENT,
+    TTLS,
+    Calls,
+    Ends,
+    R,
+    T,
+    both,
+    fresh,
+)
 from tests.integration.hbase import HBase
 from txn.model import MAX_CELL
 from txn.stores.hbase.idl import IDL
 from txn.tables.changes import MAX_COLUMN
 
-ABSENT = b"emulator-no-such-table"
-PRESENT = (1 << 63) - 1
 Delete = IDL.TDeleteType
 
 
@@ -46,14 +55,24 @@ def delete(row: bytes, *columns: Any, kind: int = Delete.DELETE_COLUMNS, **optio
     return IDL.TDelete(row, list(columns) or None, deleteType=kind, **options)
 
 
-def mutations(row: bytes, *changes: Any) -> Any:
-    return IDL.TRowMutations(
-        row,
-        [
-            IDL.TMutation(**{"put" if isinstance(one, IDL.TPut) else "deleteSingle": one})
-            for one in changes
-        ],
-    )
+def change(row: bytes, *changes: Any) -> Any:
+    made = [
+        IDL.TMutation(put=one) if isinstance(one, IDL.TPut) else IDL.TMutation(deleteSingle=one)
+        for one in changes
+    ]
+    return IDL.TRowMutations(row, made)
+
+
+def increment(row: bytes, *columns: Any, **options: Any) -> Any:
+    return IDL.TIncrement(row, [IDL.TColumnIncrement(*each) for each in columns], **options)
+
+
+def append(row: bytes, *cells: Any, **options: Any) -> Any:
+    return IDL.TAppend(row, list(cells), **options)
+
+
+def scan_of(start: bytes, stop: bytes, **options: Any) -> Any:
+    return IDL.TScan(startRow=start, stopRow=stop, **options)
 
 
 def descriptor(table: bytes, *families: Any, namespace: bytes | None = None) -> Any:
@@ -64,404 +83,513 @@ def family(text: bytes, **options: Any) -> Any:
     return IDL.TColumnFamilyDescriptor(name=text, **options)
 
 
-@pytest.fixture(scope="module")
-def two(hbase: HBase, emulator: HBase) -> Iterator[Both]:
-    with both(IDL.THBaseService, hbase, emulator, "thrift2") as found:
-        yield found
+def scan_all(client: Any, table: bytes, scan: Any) -> list[Any]:
+    """Read a scanner that is kept open to its end, and over it, and close it."""
+    number = client.openScanner(table, scan)
+    parts = [client.getScannerRows(number, 1)]
+    while parts[-1]:
+        parts.append(client.getScannerRows(number, 2))
+    parts.append(client.getScannerRows(number, 2))
+    client.closeScanner(number)
+    return parts
 
 
-@pytest.fixture(scope="module")
-def table(two: Both) -> Iterator[bytes]:
-    """A table of three regions that all tests share, each with a row of its own."""
-    found = fresh("emulator2")
-    families = [family(b"d", maxVersions=3), family(b"e", maxVersions=3)]
-    two.ask("createTable", descriptor(found, *families), [b"m", b"c"])
-    yield found
-    two.ask("disableTable", name(found))
-    two.ask("deleteTable", name(found))
+def scan_closed(client: Any, table: bytes) -> Any:
+    number = client.openScanner(table, IDL.TScan())
+    client.closeScanner(number)
+    client.closeScanner(number)
+    return client.getScannerRows(number, 1)
 
 
-@pytest.fixture
-def row() -> bytes:
-    return fresh("row")
+def scan_first(client: Any, table: bytes, count: int) -> Any:
+    return client.getScannerRows(client.openScanner(table, IDL.TScan()), count)
 
 
-@pytest.fixture
-def filled(two: Both, table: bytes, row: bytes) -> bytes:
-    return fill(two, table, row)
+def get_regions(client: Any, table: bytes) -> list[Any]:
+    return [place.regionInfo for place in client.getAllRegionLocations(table)]
 
 
-def fill(two: Both, table: bytes, row: bytes) -> bytes:
-    """Give a row three versions of d:x, and other columns; return it."""
-    versions = [cell(b"d:x", b"%d" % t, t) for t in (10, 20, 30)]
-    others = [cell(b"d:y", b"1"), cell(b"d:", b"2"), cell(b"e:z", b""), cell(b"e:x", b"3", 40)]
-    two.ask("put", table, put(row, *versions, *others, timestamp=15))
-    return row
+def get_region(client: Any, table: bytes, row: bytes) -> Any:
+    return client.getRegionLocation(table, row, False).regionInfo
 
 
-def everything(two: Both, table: bytes, *rows: bytes) -> None:
-    """Compare all versions of rows."""
-    for row in rows:
-        two.ask("get", table, get(row, maxVersions=9))
+def get_columns(client: Any, *tables: bytes) -> list[Any]:
+    found = client.getTableDescriptors([name(each) for each in tables])
+    return [table.columns for table in found]
 
 
-# --- reading -------------------------------------------------------------------------------------
+def get_length_of_id(client: Any) -> int:
+    return len(client.getClusterId())
+
+
+def get_listed(client: Any, table: bytes, method: str, *arguments: Any) -> list[Any]:
+    """Those of a list of tables that have a name, in whatever namespace."""
+    names = [getattr(each, "tableName", each) for each in getattr(client, method)(*arguments)]
+    return [each for each in names if each.qualifier == table]
+
+
+def get_namespaces(client: Any) -> tuple[list[str], list[Any]]:
+    ours, found = ("default", "hbase"), client.listNamespaceDescriptors()
+    listed = [each for each in client.listNamespaces() if each in ours]
+    return listed, [each for each in found if each.name in ours]
+
 
 GETS: list[dict[str, Any]] = [
     {},
-    {"maxVersions": 2},
-    {"maxVersions": 0},
-    {"maxVersions": -1},
-    {"timestamp": 20},
-    {"timestamp": -1},
-    {"timestamp": PRESENT},
+    *({"maxVersions": count} for count in (2, 0, -1)),
+    *({"timestamp": time} for time in (20, -1, PRESENT)),
     {"timeRange": IDL.TTimeRange(10, 30), "maxVersions": 9},
-    {"timeRange": IDL.TTimeRange(10, 10)},
-    {"timeRange": IDL.TTimeRange(30, 10)},
-    {"timeRange": IDL.TTimeRange(-1, 10)},
+    *({"timeRange": IDL.TTimeRange(*times)} for times in ((10, 10), (30, 10), (-1, 10))),
     {"timeRange": IDL.TTimeRange(10, 20), "timestamp": 30},
     {"columns": []},
-    {"columns": [column(b"d:x")]},
+    *({"columns": [column(each)]} for each in (b"d:x", b"z:x", b"d:none")),
     {"columns": [column(b"d:x", 10)]},
     {"columns": [column(b"d")], "maxVersions": 9},
     {"columns": [column(b"d"), column(b"d:x")]},
     {"columns": [column(b"d:x"), column(b"d")]},
     {"columns": [column(b"d:"), column(b"e:z")]},
-    {"columns": [column(b"z:x")]},
-    {"columns": [column(b"d:none")]},
-    {"storeLimit": 1},
-    {"storeLimit": 0},
-    {"storeLimit": -1},
-    {"storeOffset": 1},
+    *({"storeLimit": limit} for limit in (1, 0, -1)),
+    *({"storeOffset": offset} for offset in (1, 9)),
     {"storeOffset": 1, "storeLimit": 2, "maxVersions": 9},
+    {"storeOffset": 2, "storeLimit": 0},
     {"existence_only": True},
-    {"filterString": b"QualifierFilter(=, 'binary:x')"},
-    {"filterString": b"ColumnPaginationFilter(2, 1)"},
-    {"filterString": b"QualifierFilter("},
+    *({"filterString": text} for text in (b"ColumnPaginationFilter(2, 1)", b"QualifierFilter(")),
     {"filterString": b""},
     {"authorizations": IDL.TAuthorization(["a"])},
     {"consistency": IDL.TConsistency.TIMELINE},
     {"attributes": {b"a": b"b"}, "cacheBlocks": False},
 ]
+PUTS: list[list[Any]] = [
+    [],
+    [cell(b"d:x", b"1"), cell(b"e:x", b"2", 7)],
+    [cell(b"d:x", b"1", 20), cell(b"d:x", b"2", 20)],
+    [cell(b"z:x")],
+    [cell(b":x")],
+    [cell(b"d:x", b"late", 5)],
+    [cell(b"d:x", b"now", PRESENT)],
+]
+DELETES: list[list[Any]] = [
+    [],
+    *([column(b"d:x", time)] for time in (None, 20, -1, PRESENT)),
+    [column(b"d:x", 25), column(b"d:y")],
+    [column(b"d:x", 25), column(b"d:x", 5)],  # of a family, HBase heeds the last one only
+    [column(b"d")],
+    [column(b"e", 15)],
+    [column(b"e", 40), column(b"d", 10)],
+    [column(b"z:x")],
+    [column(b"d:x"), column(b"d:x")],
+]
+X_IS_30 = (T, R, b"d", b"x", IDL.TCompareOperator.EQUAL, b"30")
+NONE_IS_NOT = (T, R, b"d", b"none", None)
+LARGE = b"row-large-values"
+LARGEST = MAX_CELL - 24 - len(LARGE) - len(b"dx")  # HBase's client allows four bytes more
+BEFORE = {"timestamp": NOW_MS - 60_001}
+FUTURE_MS = NOW_MS + 7_200_000
+AGES = (5, 6, 3_600_000, 3_600_001)
+M_NAMES: list[list[Any] | None] = [None, [column(b"m")], [column(b"m:x"), column(b"m:y")]]
+PATTERNS = (None, ".*", "hbase:.*", "hbase:<new>", "<new>", "default:.*")
+STATES = ("tableExists", "isTableEnabled", "isTableDisabled", "isTableAvailable")
+SPACE = "<new>"
+OURS = descriptor(b"t", family(b"d"), namespace=NEW)
 
-
-@pytest.mark.parametrize("options", GETS, ids=str)
-def test_rows_are_read(two: Both, table: bytes, filled: bytes, options: dict[str, Any]) -> None:
-    """One, several, or only whether they are there."""
-    gets = [get(filled, **options), get(b"nowhere", **options), get(filled)]
-    two.ask("get", table, gets[0])
-    two.ask("get", table, gets[1])
-    two.ask("getMultiple", table, gets)
-    two.ask("exists", table, gets[0])
-    two.ask("exists", table, gets[1])
-    two.ask("existsAll", table, gets[:2])
-
-
-@pytest.mark.parametrize("wrong", [ABSENT, b"a b"])
-def test_a_table_that_is_not_there_has_no_rows(two: Both, wrong: bytes) -> None:
-    """Whatever is asked of it."""
-    change = put(b"r", cell(b"d:x"))
-    two.ask("get", wrong, get(b"r"))
-    two.ask("getMultiple", wrong, [get(b"r"), get(b"s")])
-    two.ask("put", wrong, change)
-    two.ask("deleteSingle", wrong, delete(b"r"))
-    two.ask("checkAndPut", wrong, b"r", b"d", b"x", None, change)
-    two.ask("increment", wrong, IDL.TIncrement(b"r", [IDL.TColumnIncrement(b"d", b"x")]))
-    two.ask("getScannerResults", wrong, IDL.TScan(), 1)
-    if wrong == ABSENT:
-        two.ask("putMultiple", wrong, [change])
-        two.ask("deleteMultiple", wrong, [delete(b"r")])
-
-
-# --- changing ------------------------------------------------------------------------------------
-
-
-@pytest.mark.parametrize(
-    "cells",
-    [
-        [],
-        [cell(b"d:x", b"1"), cell(b"e:x", b"2", 7)],
-        [cell(b"d:x", b"1", 20), cell(b"d:x", b"2", 20)],
-        [cell(b"z:x")],
-        [cell(b":x")],
-        [cell(b"d:x", b"late", 5)],
-        [cell(b"d:x", b"now", PRESENT)],
+CALLS: Calls = {
+    "rows are read": [
+        [
+            call
+            for options in GETS
+            for call in (
+                ("get", T, get(R, **options)),
+                ("get", T, get(EMPTY, **options)),
+                ("getMultiple", T, [get(R, **options), get(EMPTY, **options), get(R)]),
+                ("exists", T, get(R, **options)),
+                ("existsAll", T, [get(R, **options), get(EMPTY, **options)]),
+            )
+        ]
     ],
-    ids=str,
-)
-@pytest.mark.parametrize("options", [{}, {"timestamp": 25}, {"durability": 1}], ids=str)
-def test_a_row_is_put(
-    two: Both, table: bytes, filled: bytes, cells: list[Any], options: dict[str, Any]
-) -> None:
-    """Alone or with others; what is wrong with one row of many does not stop the others."""
-    two.ask("put", table, put(filled, *cells, **options))
-    other, third = fresh("row"), fresh("row")
-    puts = [put(other, *cells, **options), put(third, cell(b"d:x", b"1", 3))]
-    two.ask("putMultiple", table, puts)
-    everything(two, table, filled, other, third)
-
-
-def test_rows_that_cannot_be_are_refused(two: Both, table: bytes) -> None:
-    """Wherever they are given."""
-    for row in (b"", b"r" * 32_768):
-        two.ask("get", table, get(row))
-        two.ask("put", table, put(row, cell(b"d:x")))
-        two.ask("putMultiple", table, [put(row, cell(b"d:x"))])
-        two.ask("deleteSingle", table, delete(row))
-        two.ask("checkAndPut", table, row, b"d", b"x", None, put(row, cell(b"d:x")))
-        two.ask("mutateRow", table, mutations(row, put(row, cell(b"d:x"))))
-        two.ask("append", table, IDL.TAppend(row, [cell(b"d:x")]))
-
-
-@pytest.mark.parametrize(
-    "columns",
-    [
-        [],
-        [column(b"d:x")],
-        [column(b"d:x", 20)],
-        [column(b"d:x", 25), column(b"d:y")],
-        [column(b"d:x", 25), column(b"d:x", 5)],  # of a family, HBase heeds the last one only
-        [column(b"d:x", -1)],
-        [column(b"d:x", PRESENT)],
-        [column(b"d")],
-        [column(b"e", 15)],
-        [column(b"e", 40), column(b"d", 10)],
-        [column(b"z:x")],
-        [column(b"d:x"), column(b"d:x")],
+    "rows and tables that cannot be are refused": [
+        [
+            ("get", table, get(row)),
+            ("getMultiple", table, [get(row), get(b"s")]),
+            ("put", table, put(row, cell(b"d:x"))),
+            ("deleteSingle", table, delete(row)),
+            ("checkAndPut", table, row, b"d", b"x", None, put(row, cell(b"d:x"))),
+            ("mutateRow", table, change(row, put(row, cell(b"d:x")))),
+            ("append", table, append(row, cell(b"d:x"))),
+            ("getScannerResults", table, IDL.TScan(startRow=row), 1),
+            *([("putMultiple", table, [put(row, cell(b"d:x"))])] if table != b"a b" else []),
+            *([("deleteMultiple", table, [delete(row)])] if table == ABSENT else []),
+            *([("increment", table, increment(row, (b"d", b"x")))] if table != T else []),
+        ]
+        for table, row in ((ABSENT, b"r"), (b"a b", b"r"), (T, b""), (T, b"r" * 32_768))
     ],
-    ids=str,
-)
-@pytest.mark.parametrize("kind", [*Delete._VALUES_TO_NAMES, 9])
-def test_cells_are_deleted(
-    two: Both, table: bytes, filled: bytes, columns: list[Any], kind: int
-) -> None:
-    """A version, all older ones, a family, or a version of a family."""
-    two.ask("deleteSingle", table, delete(filled, *columns, kind=kind))
-    everything(two, table, filled)
-    two.ask("put", table, put(filled, cell(b"d:x", b"late", 5), cell(b"e:x", b"late", 15)))
-    everything(two, table, filled)
-
-
-@pytest.mark.parametrize("options", [{}, {"timestamp": 20}, {"timestamp": -1}], ids=str)
-def test_rows_are_deleted(two: Both, table: bytes, filled: bytes, options: dict[str, Any]) -> None:
-    """Whole; an empty list of columns means that too."""
-    two.ask("deleteSingle", table, delete(filled, **options))
-    everything(two, table, filled)
-    two.ask("put", table, put(filled, cell(b"d:x", b"1", 7)))
-    two.ask("deleteSingle", table, IDL.TDelete(filled, [], **options))
-    everything(two, table, filled)
-    other = fresh("row")
-    two.ask("put", table, put(other, cell(b"d:x", b"1", 7)))
-    two.ask("deleteMultiple", table, [delete(other, **options), delete(filled, column(b"z:x"))])
-    two.ask("deleteMultiple", table, [])
-    everything(two, table, other)
-
-
-@pytest.mark.parametrize("place", [b"d:x", b"d:none", b"d:", b"e:z", b"z:x", b":x"])
-def test_changes_are_checked(two: Both, table: bytes, filled: bytes, place: bytes) -> None:
-    """A put, a delete; the condition is the newest value, and empty is absent."""
-    family, _, qualifier = place.partition(b":")
-    for number, expected in enumerate([b"20", b"30", b"2", b"", None]):
-        where = (table, filled, family, qualifier, expected)
-        two.ask("checkAndPut", *where, put(filled, cell(b"d:p", b"%d" % number, 50 + number)))
-        two.ask("checkAndDelete", *where, delete(filled, column(b"d:p")))
-        everything(two, table, filled)
-
-
-def test_a_checked_change_is_of_the_row_that_is_checked(
-    two: Both, table: bytes, filled: bytes
-) -> None:
-    """And has something to do."""
-    where = (table, filled, b"d", b"none", None)
-    two.ask("checkAndPut", *where, put(b"other", cell(b"d:p")))
-    two.ask("checkAndPut", *where, put(b"", cell(b"d:p")))
-    two.ask("checkAndPut", *where, put(filled, cell(b"d:p", timestamp=-1)))
-    two.ask("checkAndPut", *where[:4], b"other", put(filled, cell(b"d:p", timestamp=-1)))
-    two.ask("put", table, put(filled, cell(b"d:p", timestamp=5), timestamp=-1))
-    two.ask("checkAndPut", *where, put(filled))
-    two.ask("checkAndPut", *where, put(filled, cell(b"z:p")))
-    two.ask("checkAndDelete", *where, delete(b"other", column(b"d:p")))
-    where = (table, filled, b"d", b"x", IDL.TCompareOperator.EQUAL, b"30")
-    two.ask("checkAndMutate", *where, mutations(b"other", put(b"other", cell(b"d:p"))))
-    two.ask("checkAndMutate", *where, mutations(filled, put(b"other", cell(b"d:p"))))
-    two.ask("checkAndMutate", *where, mutations(filled))
-    two.ask("checkAndMutate", *where, mutations(filled, put(filled, cell(b"z:p"))))
-    everything(two, table, filled, b"other")
-
-
-@pytest.mark.slow
-def test_an_operator_that_compares_nothing_is_refused_where_it_must_compare(
-    hbase: HBase, emulator: HBase, two: Both, table: bytes
-) -> None:
-    """NO_OP. All are asked at once: HBase's gateway tries again for more than a minute."""
-
-    def compare(place: bytes, value: bytes | None) -> None:
-        with both(IDL.THBaseService, hbase, emulator, "thrift2") as own:
-            row = fill(own, table, fresh("row"))
-            change = mutations(row, put(row, cell(b"e:n", b"1")))
-            own.ask("checkAndMutate", table, row, b"d", place, 6, value, change)
-            everything(own, table, row)
-
-    asked = list(product([b"x", b"none"], [None, b"", b"2", b"30"]))
-    with ThreadPoolExecutor(len(asked)) as pool:
-        compared = [pool.submit(compare, *each) for each in asked]
-        while wait(compared, timeout=10).not_done:
-            two.ask("getThriftServerType")  # the gateway closes a connection that rests for long
-    for each in compared:
-        each.result()
-
-
-def test_what_the_interface_does_not_know_is_a_protocol_error(
-    hbase: HBase, emulator: HBase, two: Both, table: bytes, filled: bytes
-) -> None:
-    """After which HBase's gateway closes the connection."""
-    change = mutations(filled, put(filled, cell(b"e:n", b"1")))
-    requests: list[tuple[Any, ...]] = [
-        ("checkAndMutate", table, filled, b"d", b"x", 7, b"30", change),
-        ("checkAndMutate", table, filled, b"d", b"x", -1, None, change),
-        ("mutateRow", table, IDL.TRowMutations(filled, [IDL.TMutation()])),
-        ("put", table, IDL.TPut(filled)),
-        ("get", table, IDL.TGet()),
-    ]
-    for request in requests:
-        with both(IDL.THBaseService, hbase, emulator, "thrift2") as own:
-            own.ask(*request)
-    everything(two, table, filled)
-
-
-@pytest.mark.parametrize("value", [None, b"", b"2", b"20", b"30", b"31"])
-@pytest.mark.parametrize("place", [b"x", b"none"])
-def test_values_are_compared(
-    two: Both, table: bytes, filled: bytes, value: bytes | None, place: bytes
-) -> None:
-    """In six ways; an absent cell compares with nothing but no value."""
-    change = mutations(filled, put(filled, cell(b"e:n", b"1")), delete(filled, column(b"e:z")))
-    for operator in range(6):
-        two.ask("checkAndMutate", table, filled, b"d", place, operator, value, change)
-    everything(two, table, filled)
-
-
-def test_cells_are_as_large_as_hbase_takes_them(two: Both, table: bytes) -> None:
-    """Its client counts 20 bytes beside names and value, its server four more."""
-    row = fresh("row")
-    for over in (-1, 0, 1, 4, 5):
-        size = MAX_CELL - 24 - len(row) - len(b"dx") + over
-        change = put(row, cell(b"d:x", bytes(size)))
-        two.ask("put", table, change)
-        two.ask("putMultiple", table, [change, put(b"small" + row, cell(b"d:x", b"%d" % over))])
-        two.ask("checkAndPut", table, row, b"d", b"none", None, change)
-        two.ask("checkAndPut", table, row, b"d", b"none", b"other", change)
-        two.ask("mutateRow", table, mutations(row, change))
-        two.ask("append", table, IDL.TAppend(row, [cell(b"d:%d" % over, bytes(size - 1))]))
-    two.ask("append", table, IDL.TAppend(row, [cell(b"d:x", b"more")]))
-    two.ask("get", table, get(b"small" + row, maxVersions=9))
-
-
-@pytest.mark.parametrize("size", [32_768, MAX_COLUMN])
-def test_columns_may_have_longer_names_than_rows(two: Both, table: bytes, size: int) -> None:
-    """All that is asked of them."""
-    row, long = fresh("row"), b"d:" + b"q" * size
-    two.ask("put", table, put(row, cell(long)))
-    two.ask("get", table, get(row, columns=[column(long)]))
-    two.ask("increment", table, IDL.TIncrement(row, [IDL.TColumnIncrement(b"d", long[3:] + b"2")]))
-    two.ask("getScannerResults", table, IDL.TScan(startRow=row, stopRow=row), 9)
-    two.ask("deleteSingle", table, delete(row, column(long)))
-    everything(two, table, row)
-
-
-def test_a_row_is_mutated(two: Both, table: bytes, filled: bytes) -> None:
-    """Puts and deletes at once; all of one row."""
-    some = [put(filled, cell(b"d:n", b"1")), delete(filled, column(b"d:x", 20))]
-    two.ask("mutateRow", table, mutations(filled, *some))
-    everything(two, table, filled)
-    two.ask("mutateRow", table, mutations(filled, delete(filled), put(filled, cell(b"d:x", b"1"))))
-    two.ask("mutateRow", table, mutations(filled))
-    two.ask("mutateRow", table, mutations(filled, put(b"other", cell(b"d:x"))))
-    two.ask("mutateRow", table, mutations(filled, some[0], put(filled, cell(b"z:x"))))
-    two.ask("mutateRow", table, mutations(filled, some[0], put(b"", cell(b"d:x"))))
-    two.ask("mutateRow", table, mutations(b"", put(b"", cell(b"d:x"))))
-    everything(two, table, filled)
-
-
-def test_counters_count(two: Both, table: bytes, row: bytes) -> None:
-    """Several columns at once, by one where nothing is said."""
-    one, more = IDL.TColumnIncrement(b"d", b"c"), IDL.TColumnIncrement(b"d", b"a", -5)
-    two.ask("put", table, put(row, cell(b"d:v", b"1", 5)))
-    for columns in ([one, more], [one], [], [IDL.TColumnIncrement(b"d", b"v")], [one, one]):
-        two.ask("increment", table, IDL.TIncrement(row, columns))
-    two.ask("increment", table, IDL.TIncrement(row, [one], returnResults=False))
-    two.ask("increment", table, IDL.TIncrement(row, [one], returnResults=True))
-    two.ask("increment", table, IDL.TIncrement(row, [IDL.TColumnIncrement(b"z", b"v")]))
-    everything(two, table, row)
-
-
-def test_values_are_appended_to(two: Both, table: bytes, row: bytes) -> None:
-    """Several columns at once; timestamps mean nothing."""
-    for cells in (
-        [cell(b"d:b", b"1"), cell(b"d:a", b"2")],
-        [cell(b"d:b", b"3", 5)],
-        [cell(b"e:b", b"")],
-        [],
-        [cell(b"z:b", b"1")],
-        [cell(b"d:t", b"1"), cell(b"d:t", b"2")],
-        [cell(b":b", b"1")],
-    ):
-        two.ask("append", table, IDL.TAppend(row, cells))
-    two.ask("append", table, IDL.TAppend(row, [cell(b"d:b", b"4")], returnResults=False))
-    two.ask("get", table, get(row))
-
-
-@pytest.mark.parametrize("ttl", TTLS)
-def test_cells_may_have_a_ttl_of_their_own(two: Both, table: bytes, row: bytes, ttl: bytes) -> None:
-    """Puts of all kinds, counts and appends; those two keep the TTL of what they change."""
-    attributes, at, other = {b"_ttl": ttl}, NOW_MS - 60_000, fresh("row")
-    brief, plain = {"attributes": attributes, "timestamp": at}, {"timestamp": at - 1}
-    two.ask("put", table, put(row, cell(b"d:x", b"old"), **plain))
-    two.ask("put", table, put(row, cell(b"d:x", b"new"), cell(b"e:z"), **brief))
-    two.ask("putMultiple", table, [put(other, cell(b"d:x"), **brief)])
-    both_puts = put(row, cell(b"d:p"), **brief), put(row, cell(b"d:q"), **plain)
-    two.ask("mutateRow", table, mutations(row, *both_puts))
-    where = (table, other, b"d", b"none", None)
-    two.ask("checkAndPut", *where, put(other, cell(b"d:y"), **brief))
-    everything(two, table, row, other)
-    two.ask("append", table, IDL.TAppend(row, [cell(b"d:x", b"er")]))
-    counted = [IDL.TColumnIncrement(b"d", b"c")]
-    two.ask("increment", table, IDL.TIncrement(row, counted, attributes=attributes))
-    two.ask("append", table, IDL.TAppend(row, [cell(b"d:a")], attributes=attributes))
-    two.ask("deleteSingle", table, delete(row, column(b"d:x"), kind=Delete.DELETE_COLUMN))
-    scan = IDL.TScan(startRow=row, stopRow=row, filterString=b"ValueFilter(!=, 'binary:v')")
-    two.ask("getScannerResults", table, scan, 9)
-    everything(two, table, row)
-
-
-# --- scanners ------------------------------------------------------------------------------------
-
-
-@pytest.fixture(scope="module")
-def rows(two: Both, table: bytes) -> bytes:
-    """The prefix of nine rows, in the middle of a region."""
-    prefix = fresh("scan")
-    puts = [
-        put(
-            b"%s%d" % (prefix, number),
-            cell(b"d:a", b"old", 10),
-            cell(b"d:a", b"%d" % number, 20),
-            cell(b"d:b", b"v", 15),
-            cell(b"e:c", b"%d" % (number % 3), 30),
+    "a row is put": [
+        [
+            ("put", T, put(R, *cells, **options)),
+            ("putMultiple", T, [put(EMPTY, *cells, **options), put(EMPTY, cell(b"d:x", b"1", 3))]),
+        ]
+        for cells in PUTS
+        for options in ({}, {"timestamp": 25}, {"durability": 1})
+    ],
+    "cells are deleted": [
+        [
+            ("deleteSingle", T, delete(R, *columns, kind=kind)),
+            ("put", T, put(R, cell(b"d:x", b"late", 5), cell(b"e:x", b"late", 15))),
+        ]
+        for columns in DELETES
+        for kind in (*Delete._VALUES_TO_NAMES, 9)
+    ],
+    "rows are deleted, also by an empty list of columns": [
+        [
+            ("deleteSingle", T, delete(R, **options)),
+            ("put", T, put(R, cell(b"d:x", b"1", 7))),
+            ("deleteSingle", T, IDL.TDelete(R, [], **options)),
+            ("put", T, put(EMPTY, cell(b"d:x", b"1", 7))),
+            ("deleteMultiple", T, [delete(EMPTY, **options), delete(R, column(b"z:x"))]),
+            ("deleteMultiple", T, []),
+        ]
+        for options in ({}, {"timestamp": 20}, {"timestamp": -1})
+    ],
+    "changes are checked, and an empty value is an absent one": [
+        [
+            call
+            for number, expected in enumerate([b"20", b"30", b"2", b"", None])
+            for call in (
+                (
+                    *("checkAndPut", T, R, *place, expected),
+                    put(R, cell(b"d:p", b"%d" % number, 50 + number)),
+                ),
+                ("checkAndDelete", T, R, *place, expected, delete(R, column(b"d:p"))),
+            )
+        ]
+        for place in product((b"d", b"e", b"z", b""), (b"x", b"z", b""))
+    ],
+    "a checked change is of the row that is checked, and has something to do": [
+        [
+            ("checkAndPut", *NONE_IS_NOT, put(EMPTY, cell(b"d:p"))),
+            ("checkAndPut", *NONE_IS_NOT, put(b"", cell(b"d:p"))),
+            ("checkAndPut", *NONE_IS_NOT, put(R, cell(b"d:p", timestamp=-1))),
+            ("checkAndPut", *NONE_IS_NOT[:4], b"other", put(R, cell(b"d:p", timestamp=-1))),
+            ("put", T, put(R, cell(b"d:p", timestamp=5), timestamp=-1)),
+            ("checkAndPut", *NONE_IS_NOT, put(R)),
+            ("checkAndPut", *NONE_IS_NOT, put(R, cell(b"z:p"))),
+            ("checkAndDelete", *NONE_IS_NOT, delete(EMPTY, column(b"d:p"))),
+            ("checkAndMutate", *X_IS_30, change(EMPTY, put(EMPTY, cell(b"d:p")))),
+            ("checkAndMutate", *X_IS_30, change(R, put(EMPTY, cell(b"d:p")))),
+            ("checkAndMutate", *X_IS_30, change(R)),
+            ("checkAndMutate", *X_IS_30[:-1], None, change(R, put(R, cell(b"d:p")))),
+            ("checkAndMutate", *X_IS_30, change(R, put(R, cell(b"z:p")))),
+        ]
+    ],
+    "a row is mutated": [
+        [
+            ("mutateRow", T, change(R, put(R, cell(b"d:n")), delete(R, column(b"d:x", 20)))),
+            ("mutateRow", T, change(R, delete(R), put(R, cell(b"d:x", b"1")))),
+            ("mutateRow", T, change(R)),
+            ("mutateRow", T, change(R, put(EMPTY, cell(b"d:x")))),
+            ("mutateRow", T, change(R, put(R, cell(b"d:n")), put(R, cell(b"z:x")))),
+            ("mutateRow", T, change(R, put(R, cell(b"d:n")), put(b"", cell(b"d:x")))),
+            ("mutateRow", T, change(b"", put(b"", cell(b"d:x")))),
+        ]
+    ],
+    "cells are as large as HBase takes them": [
+        [
+            call
+            for large in [put(LARGE, cell(b"d:x", bytes(LARGEST + over)))]
+            for call in (
+                ("put", T, large),
+                ("putMultiple", T, [large, put(EMPTY, cell(b"d:x", b"%d" % over))]),
+                ("checkAndPut", T, LARGE, b"d", b"none", None, large),
+                ("checkAndPut", T, LARGE, b"d", b"none", b"other", large),
+                ("mutateRow", T, change(LARGE, large)),
+                ("append", T, append(LARGE, cell(b"d:%d" % over, bytes(LARGEST + over - 1)))),
+                ("append", T, append(LARGE, cell(b"d:x", b"more"))),
+            )
+        ]
+        for over in (0, 1, 4, 5)
+    ],
+    "columns may have longer names than rows": [
+        [
+            ("put", T, put(EMPTY, cell(b"d:" + long))),
+            ("get", T, get(EMPTY, columns=[column(b"d:" + long)])),
+            ("increment", T, increment(EMPTY, (b"d", long[1:] + b"2"))),
+            ("getScannerResults", T, scan_of(EMPTY, EMPTY), 9),
+            ("deleteSingle", T, delete(EMPTY, column(b"d:" + long))),
+        ]
+        for long in (b"q" * 32_768, b"q" * MAX_COLUMN)
+    ],
+    "counters count": [
+        [
+            ("increment", T, increment(R, (b"d", b"c"), (b"d", b"a", -5))),
+            ("increment", T, increment(R, (b"d", b"c"))),
+            ("increment", T, increment(R)),
+            ("increment", T, increment(R, (b"d", b"y"))),
+            ("increment", T, increment(R, (b"d", b"c"), (b"d", b"c"))),
+            ("increment", T, increment(R, (b"d", b"c"), returnResults=False)),
+            ("increment", T, increment(R, (b"d", b"c"), returnResults=True)),
+            ("increment", T, increment(R, (b"z", b"v"))),
+        ]
+    ],
+    "values are appended to": [
+        [
+            ("append", T, append(EMPTY, cell(b"d:b", b"1"), cell(b"d:a", b"2"))),
+            ("append", T, append(EMPTY, cell(b"d:b", b"3", 5))),
+            *(("append", T, append(EMPTY, cell(each, b""))) for each in (b"e:b", b"z:b", b":b")),
+            ("append", T, append(EMPTY)),
+            ("append", T, append(EMPTY, cell(b"d:t", b"1"), cell(b"d:t", b"2"))),
+            ("append", T, append(EMPTY, cell(b"d:b", b"4"), returnResults=False)),
+        ]
+    ],
+    "what is computed is above what it replaces, also where that is of the future": [
+        [
+            ("put", T, put(EMPTY, cell(b"d:n", bytes(7) + b"\5", FUTURE_MS))),
+            ("increment", T, increment(EMPTY, (b"d", b"n", 3))),
+            ("append", T, append(EMPTY, cell(b"d:n", b"!"))),
+            ("increment", T, increment(EMPTY, (b"d", b"n", 3))),
+        ]
+    ],
+    "cells may have a TTL of their own, which counts and appends keep": [
+        [
+            ("put", T, put(R, cell(b"d:t", b"old"), **BEFORE)),
+            ("put", T, put(R, cell(b"d:t", b"new"), cell(b"e:t"), **brief)),
+            ("putMultiple", T, [put(EMPTY, cell(b"d:t"), **brief)]),
+            ("mutateRow", T, change(R, put(R, cell(b"d:p"), **brief), put(R, cell(b"d:q")))),
+            ("checkAndPut", T, EMPTY, b"d", b"none", None, put(EMPTY, cell(b"d:u"), **brief)),
+            ("append", T, append(R, cell(b"d:t", b"er"))),
+            ("increment", T, increment(R, (b"d", b"c"), attributes=brief["attributes"])),
+            ("append", T, append(R, cell(b"d:a"), attributes=brief["attributes"])),
+            ("deleteSingle", T, delete(R, column(b"d:t"), kind=Delete.DELETE_COLUMN)),
+            ("getScannerResults", T, scan_of(R, R, filterString=b"ValueFilter(!=, 'binary:v')"), 9),
+        ]
+        for brief in ({"attributes": {b"_ttl": ttl}, "timestamp": NOW_MS - 60_000} for ttl in TTLS)
+    ],
+    # With a quirk: a column that is asked for by name shows one expired version more.
+    "what a TTL and the versions that are always kept leave": [
+        [
+            (
+                "createTable",
+                descriptor(NEW, family(b"m", maxVersions=5, minVersions=1, timeToLive=1800)),
+                None,
+            ),
+            *(("put", NEW, put(R, cell(b"m:x", b"%d" % age, NOW_MS - age))) for age in AGES),
+            *(("put", NEW, put(R, cell(b"m:y", b"%d" % age, NOW_MS - age))) for age in AGES[2:]),
+            *(
+                ("get", NEW, get(R, maxVersions=count, columns=names, timeRange=times))
+                for count in (1, 2, 5)
+                for names in M_NAMES
+                for times in (None, IDL.TTimeRange(0, NOW_MS - 5))
+            ),
+            ("disableTable", name(NEW)),
+            ("deleteTable", name(NEW)),
+        ]
+    ],
+    "a scanner that is not there is an illegal argument, but to closing": [
+        [
+            ("getScannerRows", 2_000_000_000, 1),
+            ("closeScanner", 2_000_000_000),
+            (scan_closed, T),
+            (scan_first, ABSENT, 1),
+            (scan_first, T, -1),
+        ]
+    ],
+    "regions are located": [
+        [
+            (get_regions, T),
+            *((get_region, T, row) for row in (b"", b"c", b"d", b"z")),
+            ("getRegionLocation", ABSENT, b"r", True),
+            ("getAllRegionLocations", ABSENT),
+            *(
+                ("isTableAvailableWithSplit", name(T), splits)
+                for splits in ([b"c", b"m"], [b"c"], [b"q"], None, [b""])
+            ),
+        ]
+    ],
+    "families that cannot be are refused": [
+        [("createTable", IDL.TTableDescriptor(name(NEW), families), None)]
+        for families in (
+            None,
+            [],
+            [family(b"d"), family(b"d")],
+            [family(b"a:b")],
+            [family(b"d", maxVersions=0)],
+            [family(b"d", timeToLive=0)],
+            [family(b"d", timeToLive=-1)],
+            [family(b"d", minVersions=5, maxVersions=2)],
+            [family(b"d", blockSize=1)],
         )
-        for number in range(9)
-    ]
-    two.ask("putMultiple", table, puts)
-    return prefix
+    ],
+    "splits that cannot be are refused": [
+        [("createTable", descriptor(NEW, family(b"d")), [splits, b"a"])] for splits in (b"a", b"")
+    ],
+    "names that cannot be are refused": [
+        [
+            ("createTable", descriptor(table, family(b"d"), namespace=namespace), None),
+            ("getTableDescriptor", name(table, namespace)),
+            ("tableExists", name(table, namespace)),
+        ]
+        for table, namespace in (
+            *((wrong, None) for wrong in (b"a b", b"", b"a:b")),
+            *((b"t", wrong) for wrong in (b"no-such", b"nosuch")),
+        )
+    ],
+    "tables of the system are listed where they are asked for": [
+        [
+            ("createTable", descriptor(NEW, family(b"d")), None),
+            ("createTable", descriptor(NEW, family(b"d"), namespace=b"hbase"), None),
+            *(
+                (get_listed, NEW, method, pattern, system)
+                for method in ("getTableNamesByPattern", "getTableDescriptorsByPattern")
+                for pattern in PATTERNS
+                for system in (False, True)
+            ),
+            (get_listed, NEW, "getTableNamesByNamespace", "hbase"),
+            (get_listed, NEW, "getTableNamesByNamespace", "default"),
+            (get_listed, NEW, "getTableDescriptors", []),
+            *(
+                (method, name(NEW, namespace))
+                for namespace in (None, b"hbase")
+                for method in ("disableTable", "deleteTable")
+            ),
+        ]
+    ],
+    "the settings of families are kept": [
+        [
+            (
+                "createTable",
+                descriptor(
+                    NEW,
+                    family(
+                        b"a", maxVersions=3, configuration={"a.b": "c"}, attributes={b"f": b"b"}
+                    ),
+                    family(
+                        b"b",
+                        maxVersions=9,
+                        minVersions=2,
+                        timeToLive=86_400,
+                        blockSize=2048,
+                        bloomnFilterType=IDL.TBloomFilterType.ROWCOL,
+                        compressionType=IDL.TCompressionAlgorithm.GZ,
+                        dataBlockEncoding=IDL.TDataBlockEncoding.FAST_DIFF,
+                        blockCacheEnabled=False,
+                        inMemory=True,
+                        scope=1,
+                    ),
+                    family(
+                        b"c", attributes={b"VERSIONS": b"4", b"TTL": b"9", b"IN_MEMORY": b"true"}
+                    ),
+                    family(b"e", cacheBloomsOnWrite=True, cacheDataOnWrite=True),
+                    family(b"f", evictBlocksOnClose=True),
+                ),
+                None,
+            ),
+            ("getTableDescriptor", name(NEW)),
+            ("modifyColumnFamily", name(NEW), family(b"a", maxVersions=7)),
+            ("getTableDescriptor", name(NEW)),
+            ("modifyTable", descriptor(NEW, family(b"a", maxVersions=4), family(b"n"))),
+            (get_columns, NEW, ABSENT),
+            ("disableTable", name(NEW)),
+            ("deleteTable", name(NEW)),
+        ]
+    ],
+    "a table lives and ends": [
+        [
+            ("createTable", descriptor(NEW, family(b"d")), None),
+            ("createTable", descriptor(NEW, family(b"d")), None),
+            *((method, name(each)) for method in STATES for each in (NEW, ABSENT)),
+            ("put", NEW, put(b"r", cell(b"d:x", b"1", 5))),
+            ("enableTable", name(NEW)),
+            ("deleteTable", name(NEW)),
+            ("truncateTable", name(NEW), True),
+            ("addColumnFamily", name(NEW), family(b"f")),
+            ("addColumnFamily", name(NEW), family(b"f")),
+            ("modifyColumnFamily", name(NEW), family(b"none")),
+            ("deleteColumnFamily", name(NEW), b"none"),
+            ("deleteColumnFamily", name(NEW), b"f"),
+            ("disableTable", name(NEW)),
+            ("disableTable", name(NEW)),
+            ("isTableAvailable", name(NEW)),
+            ("get", NEW, get(b"r")),
+            ("put", NEW, put(b"r", cell(b"d:x"))),
+            ("getScannerResults", NEW, IDL.TScan(), 1),
+            ("truncateTable", name(NEW), False),
+            ("isTableEnabled", name(NEW)),
+            ("get", NEW, get(b"r")),
+            ("disableTable", name(NEW)),
+            *((f"{what}Table", name(NEW)) for what in ("delete", "disable", "enable", "delete")),
+            ("truncateTable", name(NEW), True),
+            ("addColumnFamily", name(NEW), family(b"f")),
+            ("modifyTable", descriptor(NEW, family(b"f"))),
+            ("tableExists", name(NEW)),
+        ]
+    ],
+    "namespaces live and end, those with tables last": [
+        [
+            ("createNamespace", IDL.TNamespaceDescriptor(SPACE, {"a": "b"})),
+            ("createNamespace", IDL.TNamespaceDescriptor(SPACE)),
+            ("getNamespaceDescriptor", SPACE),
+            ("modifyNamespace", IDL.TNamespaceDescriptor(SPACE, {"c": "d"})),
+            ("getNamespaceDescriptor", SPACE),
+            ("createTable", OURS, None),
+            ("put", NEW + b":t", put(b"r", cell(b"d:x", b"1", 5))),
+            ("get", NEW + b":t", get(b"r")),
+            ("getTableNamesByNamespace", SPACE),
+            ("getTableDescriptorsByNamespace", SPACE),
+            *(
+                call
+                for pattern in (f"{SPACE}:.*", f"{SPACE}t", f"default:{SPACE}.*", "(")
+                for call in (
+                    ("getTableNamesByPattern", pattern, False),
+                    ("getTableDescriptorsByPattern", pattern, True),
+                )
+            ),
+            ("deleteNamespace", SPACE),
+            ("disableTable", OURS.tableName),
+            ("deleteTable", OURS.tableName),
+            *(("deleteNamespace", wrong) for wrong in (SPACE, SPACE, "default", "hbase")),
+            ("getNamespaceDescriptor", SPACE),
+            ("modifyNamespace", IDL.TNamespaceDescriptor(SPACE)),
+            ("getTableNamesByNamespace", SPACE),
+            (get_namespaces,),
+        ]
+    ],
+    "the server says what it is": [
+        [
+            ("getThriftServerType",),
+            (get_length_of_id,),
+            ("getSlowLogResponses", set(), IDL.TLogQueryFilter()),
+            ("clearSlowLogResponses", set()),
+        ]
+    ],
+}
+
+
+@pytest.mark.parametrize("behaviour", CALLS)
+def test_the_emulator_answers_as_hbase_does(ends: Ends, behaviour: str) -> None:
+    for calls in CALLS[behaviour]:
+        ends.run(ends.two, calls)
+
+
+@pytest.mark.parametrize(
+    "call",
+    [
+        ("checkAndMutate", T, R, b"d", b"x", 7, b"30", change(R, put(R, cell(b"e:n")))),
+        ("checkAndMutate", T, R, b"d", b"x", -1, None, change(R, put(R, cell(b"e:n")))),
+        ("mutateRow", T, IDL.TRowMutations(R, [IDL.TMutation()])),
+        ("put", T, IDL.TPut(R)),
+        ("get", T, IDL.TGet()),
+    ],
+    ids=lambda call: f"{call[0]} {call[-2]!r:.20}",
+)
+def test_what_the_interface_does_not_know_is_a_protocol_error(
+    hbase: HBase, emulator: HBase, ends: Ends, call: tuple[Any, ...]
+) -> None:
+    with both(IDL.THBaseService, hbase, emulator, "thrift2") as own:
+        ends.run(own, [call])
 
 
 SCANS: list[dict[str, Any]] = [
     {},
-    {"limit": 2},
-    {"limit": 0},
-    {"limit": -1},
-    {"batchSize": 1},
-    {"batchSize": 2},
+    *({"limit": limit} for limit in (2, 0, -1)),
+    *({"batchSize": size} for size in (1, 2)),
     {"batchSize": 2, "limit": 1},
     {"batchSize": 3, "maxVersions": 2},
     {"maxVersions": 2},
@@ -470,254 +598,49 @@ SCANS: list[dict[str, Any]] = [
     {"columns": [column(b"d:a"), column(b"e")]},
     {"columns": [column(b"d:none")]},
     {"columns": [column(b"z")]},
-    {"timeRange": IDL.TTimeRange(10, 20)},
-    {"timeRange": IDL.TTimeRange(20, 10)},
+    *({"timeRange": IDL.TTimeRange(*times)} for times in ((10, 20), (20, 10))),
     {"colFamTimeRangeMap": {}},
-    {"colFamTimeRangeMap": {b"d": IDL.TTimeRange(12, 20)}},
+    *(
+        {"colFamTimeRangeMap": {name: IDL.TTimeRange(*times)}}
+        for name, *times in ((b"d", 12, 20), (b"d", 20, 10), (b"d", -1, 10), (b"z", 5, 15))
+    ),
     {"colFamTimeRangeMap": {b"d": IDL.TTimeRange(5, 15), b"e": IDL.TTimeRange(40, 50)}},
     {"colFamTimeRangeMap": {b"d": IDL.TTimeRange(5, 15)}, "timeRange": IDL.TTimeRange(14, 31)},
     {"colFamTimeRangeMap": {b"d": IDL.TTimeRange(5, 15)}, "columns": [column(b"e")]},
     {"colFamTimeRangeMap": {b"d": IDL.TTimeRange(5, 99)}, "filterString": b"PageFilter(1)"},
-    {"colFamTimeRangeMap": {b"d": IDL.TTimeRange(20, 10)}},
-    {"colFamTimeRangeMap": {b"d": IDL.TTimeRange(-1, 10)}},
-    {"colFamTimeRangeMap": {b"z": IDL.TTimeRange(5, 15)}},
-    {"filterString": b"PageFilter(3)"},
-    {"filterString": b"ValueFilter(=, 'binary:1')"},
-    {"filterString": b"x("},
+    *({"filterString": text} for text in (b"PageFilter(3)", b"ValueFilter(=, 'binary:1')", b"x(")),
     {"readType": IDL.TReadType.PREAD, "cacheBlocks": True},
     {"consistency": IDL.TConsistency.TIMELINE},
 ]
 
 
-@pytest.mark.parametrize("options", SCANS, ids=str)
-@pytest.mark.parametrize("reverse", [False, True])
-def test_rows_are_scanned(
-    two: Both, table: bytes, rows: bytes, options: dict[str, Any], reverse: bool
-) -> None:
-    """At once, or by a scanner that is kept open."""
-    bounds = (rows + b"7", rows + b"2") if reverse else (rows + b"1", rows + b"6")
-    scan = IDL.TScan(startRow=bounds[0], stopRow=bounds[1], reversed=reverse, **options)
-    for count in (0, 1, 3, 100, -1):
-        two.ask("getScannerResults", table, scan, count)
-
-    def read(client: Any) -> Any:
-        number = client.openScanner(table, scan)
-        parts = [client.getScannerRows(number, 1)]
-        while parts[-1]:
-            parts.append(client.getScannerRows(number, 2))
-        parts.append(client.getScannerRows(number, 2))
-        client.closeScanner(number)
-        return parts
-
-    two.each(read)
-
-
-@pytest.mark.parametrize(
-    ("start", "stop"), [(b"", b"c"), (b"x", b""), (b"z", b"a"), (b"2", b"2"), (b"0", b"9" * 40_000)]
-)
-def test_bounds_of_scans(two: Both, table: bytes, rows: bytes, start: bytes, stop: bytes) -> None:
-    """Open, the wrong way round, equal (which means that row), and too long."""
-    if start and stop:
-        start, stop = rows + start, rows + stop
-    two.ask("getScannerResults", table, IDL.TScan(startRow=start, stopRow=stop), 5)
-
-
-def test_a_scanner_that_is_not_there_is_an_illegal_argument(two: Both, table: bytes) -> None:
-    """But closing it is not: it may have expired."""
-    two.ask("getScannerRows", 2_000_000_000, 1)
-    two.ask("closeScanner", 2_000_000_000)
-
-    def closed(client: Any) -> Any:
-        number = client.openScanner(table, IDL.TScan())
-        client.closeScanner(number)
-        client.closeScanner(number)
-        return client.getScannerRows(number, 1)
-
-    two.each(closed)
-    two.each(lambda client: client.getScannerRows(client.openScanner(ABSENT, IDL.TScan()), 1))
-    two.each(lambda client: client.getScannerRows(client.openScanner(table, IDL.TScan()), -1))
-
-
-# --- regions and tables --------------------------------------------------------------------------
-
-
-def test_regions_are_located(two: Both, table: bytes) -> None:
-    """Their servers differ."""
-    two.each(lambda c: [place.regionInfo for place in c.getAllRegionLocations(table)])
-    for row in (b"", b"c", b"d", b"z"):
-        two.each(lambda c, row=row: c.getRegionLocation(table, row, False).regionInfo)
-    two.ask("getRegionLocation", ABSENT, b"r", True)
-    two.ask("getAllRegionLocations", ABSENT)
-    two.ask("isTableAvailableWithSplit", name(table), [b"c", b"m"])
-    two.ask("isTableAvailableWithSplit", name(table), [b"c"])
-    two.ask("isTableAvailableWithSplit", name(table), [b"q"])
-    two.ask("isTableAvailableWithSplit", name(table), None)
-    two.ask("isTableAvailableWithSplit", name(table), [b""])
-
-
-FAMILIES: list[list[Any] | None] = [
-    None,
-    [],
-    [family(b"d"), family(b"d")],
-    [family(b"a:b")],
-    [family(b"d", maxVersions=0)],
-    [family(b"d", timeToLive=0)],
-    [family(b"d", timeToLive=-1)],
-    [family(b"d", minVersions=5, maxVersions=2)],
-    [family(b"d", blockSize=1)],
-]
-
-
-@pytest.mark.parametrize("families", FAMILIES, ids=str)
-def test_families_that_cannot_be_are_refused(two: Both, families: list[Any] | None) -> None:
-    """A script that creates tables learns of its mistakes on the emulator already."""
-    table = IDL.TTableDescriptor(name(fresh("emulator2")), families)
-    two.ask("createTable", table, None)
-
-
-@pytest.mark.parametrize("splits", [[b"a", b"a"], [b"", b"a"]])
-def test_splits_that_cannot_be_are_refused(two: Both, splits: list[bytes]) -> None:
-    """Repeated, or empty."""
-    two.ask("createTable", descriptor(fresh("emulator2"), family(b"d")), splits)
-
-
-@pytest.mark.parametrize(
-    ("table", "namespace"),
-    [(b"a b", None), (b"", None), (b"a:b", None), (b"t", b"no-such"), (b"t", b"nosuch")],
-)
-def test_names_that_cannot_be_are_refused(two: Both, table: bytes, namespace: bytes | None) -> None:
-    """Of tables, and of the namespaces before them."""
-    two.ask("createTable", descriptor(table, family(b"d"), namespace=namespace), None)
-    two.ask("getTableDescriptor", name(table, namespace))
-    two.ask("tableExists", name(table, namespace))
-
-
-def test_tables_of_the_system_are_listed_where_they_are_asked_for(two: Both) -> None:
-    """Anybody may make a table in HBase's own namespace, but lists are of the others."""
-    found = fresh("emulator2")
-    tables = [name(found), name(found, b"hbase")]
-    for namespace in (None, b"hbase"):
-        two.ask("createTable", descriptor(found, family(b"d"), namespace=namespace), None)
-
-    def ours(listed: list[Any]) -> list[Any]:
-        names = [getattr(each, "tableName", each) for each in listed]
-        return [each for each in names if found == each.qualifier]
-
-    for regex in (None, ".*", "hbase:.*", f"hbase:{found.decode()}", found.decode(), "default:.*"):
-        for method in ("getTableNamesByPattern", "getTableDescriptorsByPattern"):
-            for system in (False, True):
-                two.each(lambda c, m=method, r=regex, s=system: ours(getattr(c, m)(r, s)))
-    for namespace in ("hbase", "default"):
-        two.each(lambda c, n=namespace: ours(c.getTableNamesByNamespace(n)))
-    two.each(lambda client: ours(client.getTableDescriptors([])))
-    for table in tables:
-        two.ask("disableTable", table)
-        two.ask("deleteTable", table)
-
-
-def test_the_settings_of_families_are_kept(two: Both) -> None:
-    """All that HBase shows, in both forms in which it shows them."""
-    found = fresh("emulator2")
-    families = [
-        family(b"a", maxVersions=3, configuration={"a.b": "c"}, attributes={b"foo": b"bar"}),
-        family(
-            b"b",
-            maxVersions=9,
-            minVersions=2,
-            timeToLive=86_400,
-            blockSize=2048,
-            bloomnFilterType=IDL.TBloomFilterType.ROWCOL,
-            compressionType=IDL.TCompressionAlgorithm.GZ,
-            dataBlockEncoding=IDL.TDataBlockEncoding.FAST_DIFF,
-            blockCacheEnabled=False,
-            inMemory=True,
-            scope=1,
-        ),
-        family(b"c", attributes={b"VERSIONS": b"4", b"TTL": b"1000", b"IN_MEMORY": b"true"}),
-        family(b"e", cacheBloomsOnWrite=True, cacheDataOnWrite=True, evictBlocksOnClose=True),
+@pytest.fixture(scope="module")
+def rows(ends: Ends) -> bytes:
+    """The prefix of nine rows, in the middle of a region."""
+    prefix = fresh("scan")
+    puts = [
+        put(
+            b"%s%d" % (prefix, number),
+            *(cell(b"d:a", b"old", 10), cell(b"d:a", b"%d" % number, 20)),
+            *(cell(b"d:b", b"v", 15), cell(b"e:c", b"%d" % (number % 3), 30)),
+        )
+        for number in range(9)
     ]
-    two.ask("createTable", descriptor(found, *families), None)
-    two.ask("getTableDescriptor", name(found))
-    two.ask("modifyColumnFamily", name(found), family(b"a", maxVersions=7))
-    two.ask("getTableDescriptor", name(found))
-    two.ask("modifyTable", descriptor(found, family(b"a", maxVersions=4), family(b"n")))
-    tables = [name(found), name(ABSENT)]
-    two.each(lambda client: [table.columns for table in client.getTableDescriptors(tables)])
-    two.ask("disableTable", name(found))
-    two.ask("deleteTable", name(found))
+    ends.two.ask("putMultiple", ends.table, puts)
+    return prefix
 
 
-def test_a_table_lives_and_ends_as_on_hbase(two: Both) -> None:
-    """Administration scripts go by the errors of each state."""
-    found = fresh("emulator2")
-    table = name(found)
-    two.ask("createTable", descriptor(found, family(b"d")), None)
-    two.ask("createTable", descriptor(found, family(b"d")), None)
-    for method in ("tableExists", "isTableEnabled", "isTableDisabled", "isTableAvailable"):
-        two.ask(method, table)
-        two.ask(method, name(ABSENT))
-    two.ask("put", found, put(b"r", cell(b"d:x", b"1", 5)))
-    two.ask("enableTable", table)
-    two.ask("deleteTable", table)
-    two.ask("truncateTable", table, True)
-    two.ask("addColumnFamily", table, family(b"f"))
-    two.ask("addColumnFamily", table, family(b"f"))
-    two.ask("modifyColumnFamily", table, family(b"none"))
-    two.ask("deleteColumnFamily", table, b"none")
-    two.ask("deleteColumnFamily", table, b"f")
-    two.ask("disableTable", table)
-    two.ask("disableTable", table)
-    two.ask("isTableAvailable", table)
-    two.ask("get", found, get(b"r"))
-    two.ask("put", found, put(b"r", cell(b"d:x")))
-    two.ask("getScannerResults", found, IDL.TScan(), 1)
-    two.ask("truncateTable", table, False)
-    two.ask("isTableEnabled", table)
-    two.ask("get", found, get(b"r"))
-    two.ask("disableTable", table)
-    two.ask("deleteTable", table)
-    for method in ("disableTable", "enableTable", "deleteTable"):
-        two.ask(method, table)
-    two.ask("truncateTable", table, True)
-    two.ask("addColumnFamily", table, family(b"f"))
-    two.ask("modifyTable", descriptor(found, family(b"f")))
-    two.ask("tableExists", table)
+@pytest.mark.parametrize("reverse", [False, True])
+def test_rows_are_scanned_at_once_or_by_a_scanner(ends: Ends, rows: bytes, reverse: bool) -> None:
+    bounds = (rows + b"7", rows + b"2") if reverse else (rows + b"1", rows + b"6")
+    for options in SCANS:
+        scan = scan_of(*bounds, reversed=reverse, **options)
+        counts = [("getScannerResults", T, scan, count) for count in (0, 1, 3, 100, -1)]
+        ends.run(ends.two, [*counts, (scan_all, T, scan)])
 
 
-def test_namespaces_live_and_end_as_on_hbase(two: Both) -> None:
-    """A namespace with tables stays."""
-    namespace = fresh("emulator").replace(b"-", b"_")
-    text = namespace.decode()
-    two.ask("createNamespace", IDL.TNamespaceDescriptor(text, {"a": "b"}))
-    two.ask("createNamespace", IDL.TNamespaceDescriptor(text))
-    two.ask("getNamespaceDescriptor", text)
-    two.ask("modifyNamespace", IDL.TNamespaceDescriptor(text, {"c": "d"}))
-    two.ask("getNamespaceDescriptor", text)
-    two.ask("createTable", descriptor(b"t", family(b"d"), namespace=namespace), None)
-    two.ask("put", namespace + b":t", put(b"r", cell(b"d:x", b"1", 5)))
-    two.ask("get", namespace + b":t", get(b"r"))
-    two.ask("getTableNamesByNamespace", text)
-    two.ask("getTableDescriptorsByNamespace", text)
-    for pattern in (f"{text}:.*", f"{text}t", f"default:{text}.*", "("):
-        two.ask("getTableNamesByPattern", pattern, False)
-        two.ask("getTableDescriptorsByPattern", pattern, True)
-    two.ask("deleteNamespace", text)
-    two.ask("disableTable", name(b"t", namespace))
-    two.ask("deleteTable", name(b"t", namespace))
-    two.ask("deleteNamespace", text)
-    two.ask("deleteNamespace", text)
-    for wrong in (text, "default", "hbase"):
-        two.ask("deleteNamespace", wrong)
-    two.ask("getNamespaceDescriptor", text)
-    two.ask("modifyNamespace", IDL.TNamespaceDescriptor(text))
-    two.ask("getTableNamesByNamespace", text)
-    two.each(lambda client: {"default", "hbase"} <= set(client.listNamespaces()))
-    two.each(lambda c: [n for n in c.listNamespaceDescriptors() if n.name in ("default", "hbase")])
-
-
-def test_the_server_says_what_it_is(two: Both) -> None:
-    """Clients check that they speak to the right gateway."""
-    assert two.ask("getThriftServerType") == IDL.TThriftServerType.TWO
-    two.each(lambda client: len(client.getClusterId()))
-    two.ask("getSlowLogResponses", set(), IDL.TLogQueryFilter())
-    two.ask("clearSlowLogResponses", set())
+def test_bounds_of_scans(ends: Ends, rows: bytes) -> None:
+    """Open, the wrong way round, equal (which means that row), and too long."""
+    inner = [(b"z", b"a"), (b"2", b"2"), (b"0", b"9" * 40_000)]
+    bounds = [(b"", b"c"), (b"x", b""), *((rows + start, rows + stop) for start, stop in inner)]
+    ends.run(ends.two, [("getScannerResults", T, scan_of(*each), 5) for each in bounds])

@@ -122,7 +122,6 @@ def some_batches(rng: Random) -> Iterator[list[Request]]:
 
 @pytest.mark.parametrize("seed", SEEDS)
 def test_the_same_requests_end_in_the_same_way(seed: int) -> None:
-    """Programs need not know which of the two a database has."""
     one, two = (Database(protocol) for protocol in get_args(ProtocolName))
     for each in (one, two):
         each.past(KEYS[0], b"1")

@@ -7,8 +7,6 @@ from collections.abc import Iterator
 import pytest
 from pyspark.sql import SparkSession
 
-from tests.integration.hbase import HBase
-from tests.integration.scoped import Worlds, worlds
 from txn.spark.session import local_session
 
 
@@ -17,10 +15,3 @@ def spark(tmp_path_factory: pytest.TempPathFactory) -> Iterator[SparkSession]:
     """Two tasks at once, each of which may fail once: each more costs a failing test seconds."""
     with local_session("tests", tmp_path_factory.mktemp("spark"), cores=2, failures=2) as session:
         yield session
-
-
-@pytest.fixture(scope="module", params=["native", "thrift1", "thrift2"])
-def many(request: pytest.FixtureRequest, hbase: HBase) -> Iterator[Worlds]:
-    """Worlds on the HBase of the run, natively and through each of its gateways."""
-    with worlds(hbase, request.param) as found:
-        yield found

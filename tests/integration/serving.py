@@ -11,7 +11,7 @@ import subprocess
 import sys
 import threading
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager, suppress
+from contextlib import AbstractContextManager, contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -21,12 +21,19 @@ from thriftpy2.protocol import TCompactProtocol, TCyBinaryProtocol
 from thriftpy2.thrift import TClient
 from thriftpy2.transport import TCyBufferedTransport, TCyFramedTransport, TSocket
 
-from txn import Engine
+from txn import Engine, connect
+from txn.clock import SystemClock
+from txn.protocol.statuses import ProtocolName
 from txn.server.connection import ServedInterface
 from txn.server.listening import listen
 from txn.server.options import Limits
 from txn.server.ports import Server
 from txn.service.client import connect_server
+from txn.service.messages import IDL
+from txn.service.server import Transactional
+from txn.stores.base import Store
+from txn.stores.local import LocalStore
+from txn.tables.kv.memory import MemoryStore
 
 ECHO = thriftpy2.load(
     str(Path(__file__).with_name("echo.thrift")), module_name="txn_tests_echo_thrift"
@@ -74,9 +81,47 @@ class Echo:
         return bytes(size)
 
 
+@contextmanager
+def hosting(hosted: Transactional) -> Iterator[int]:
+    """The port of a service in this process."""
+    with Server([(listen("127.0.0.1", 0), hosted.service)]) as server:
+        yield server.ports[0]
+    hosted.flush()
+
+
+@dataclass(frozen=True, slots=True)
+class Here:
+    """A server in this process, its store, and an engine behind it for the table data."""
+
+    port: int
+    store: Store
+    engine: Engine
+
+    @property
+    def uri(self) -> str:
+        return f"txn://127.0.0.1:{self.port}"
+
+
+@contextmanager
+def served_here(store: Store | None = None, protocol: ProtocolName | None = None) -> Iterator[Here]:
+    """Transactions over a store."""
+    store = store or LocalStore(MemoryStore(), SystemClock())
+    with (
+        hosting(Transactional(store, protocol=protocol)) as port,
+        connect(f"txn://127.0.0.1:{port}", table="data") as engine,
+    ):
+        engine.ensure_table("data", ["d"])
+        yield Here(port, store, engine)
+
+
 def unasked(uri: str) -> Engine:
     """An engine whose server is not asked for its database, as `connect` asks it."""
     return Engine.over(connect_server(uri), "data")
+
+
+def plain(port: int) -> AbstractContextManager[Any]:
+    """A client of transactions as thriftpy2 makes it of the interface."""
+    return client(port, service=IDL.Transactional)
 
 
 @contextmanager

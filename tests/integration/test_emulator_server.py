@@ -11,7 +11,7 @@ import threading
 import time
 import tracemalloc
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import ExitStack, suppress
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -117,7 +117,6 @@ def test_values_arrive_as_they_were_sent(mode: str) -> None:
 
 
 def test_fields_that_are_unknown_or_of_another_type_are_skipped() -> None:
-    """Newer clients send what this server does not know."""
     newer = ECHO.Part(b"n")
     newer.thrift_spec = {
         1: (11, "name", False),
@@ -138,10 +137,7 @@ def test_fields_that_are_unknown_or_of_another_type_are_skipped() -> None:
             connected.flush()
             got = remote._recv("same")
         assert got == ECHO.Whole(b"w", [ECHO.Part(b"n"), ECHO.Part(b"last", 1)])
-
-
-def test_a_map_of_other_types_than_agreed_is_skipped() -> None:
-    """The driver's own reader takes a text there for a struct, and what follows for lengths."""
+    # The driver's own reader takes a text there for a struct, and what follows for lengths.
     arguments = ECHO.Echo.same_args(ECHO.Whole(b"w"))
     arguments.whole.thrift_spec = ECHO.Whole.thrift_spec | {3: (13, "named", (11, 11), False)}
     arguments.whole.named = {b"k": b"\x0b\x00\x01\x7f\xff\xff\xff"}
@@ -166,14 +162,10 @@ def test_an_unknown_method_is_answered_and_the_connection_goes_on(mode: str) -> 
 
 
 def test_a_request_without_a_required_field_is_answered() -> None:
-    """A handler may rely on what the interface requires."""
     with echo_server() as (port, _, _), client(port) as remote:
         with pytest.raises(TApplicationException, match="Required field 'name'"):
             remote.same(ECHO.Whole(None, [ECHO.Part(None), ECHO.Part(b"x")]))
         assert remote.same(WHOLE) == WHOLE
-
-
-# ------------------------------------------------------------------------------------ limits
 
 
 def closes(port: int, data: bytes) -> bool:
@@ -184,87 +176,80 @@ def closes(port: int, data: bytes) -> bool:
         return rest(connected) == b""
 
 
+def eventually(port: int) -> bool:
+    """Whether the server serves again, once it has noticed that clients have left."""
+    end = time.monotonic() + PATIENCE_S
+    while time.monotonic() < end:
+        try:
+            with client(port) as remote:
+                return bool(remote.same(WHOLE) == WHOLE)
+        except Exception:  # noqa: BLE001  (refused in any way: ask again)
+            continue
+    return False
+
+
 def string(length: int) -> bytes:
     """A request whose argument begins a text of so many bytes."""
-    head = message("wait", ECHO.Echo.wait_args(b""))[:-5]
-    return head + struct.pack(">i", length)
+    return message("wait", ECHO.Echo.wait_args(b""))[:-5] + struct.pack(">i", length)
 
 
-@pytest.mark.parametrize(
-    "data",
-    [
-        framed(b"")[:4],
-        struct.pack(">i", 2**31 - 1) + SAME[:100],
-        struct.pack(">I", 2**31 + 5) + SAME[:100],
-        string(2**31 - 1),
-        string(-1),
-        framed(string(1000)),
-        b"\x80\x01\x00\x01" + struct.pack(">i", 2**31 - 1) + b"name",
-        b"\x80\x02\x00\x01" + SAME[4:],
-        b"\x82\x21\x01" + b"\xff" * 20,
-        b"\x82\x21\x01\xff\xff\xff\xff\x07name",
-        b"\x16\x03\x01\x02\x00\x01\x00\x01\xfc\x03\x03",
-        b"GET / HTTP/1.1\r\nHost: localhost\r\n\r\n",
-        b"\x00",
-        b"\xff" * 64,
-    ],
-    ids=lambda data: data[:12].hex(),
-)
-def test_nonsense_closes_the_connection_and_takes_no_memory(data: bytes) -> None:
-    """A length prefix of two gigabytes must be read as what it is: four bytes."""
-    with echo_server(Limits(request_ms=500)) as (port, _, _):
+HEAD = message("same", ECHO.Echo.same_args(ECHO.Whole(b"")))[:-2]
+MANY = message("same", ECHO.Echo.same_args(ECHO.Whole(b"", numbers=list(range(1100)))))
+LONG = message("wait", ECHO.Echo.wait_args(b"x" * 10_000))
+BRIEF = Limits(request_ms=500, idle_ms=500, message_bytes=10_000, items=1000)
+NONSENSE = [
+    b"",
+    SAME[:-1],
+    framed(SAME)[:-1],
+    framed(b"")[:4],
+    struct.pack(">i", 2**31 - 1) + SAME[:100],
+    struct.pack(">I", 2**31 + 5) + SAME[:100],
+    string(2**31 - 1),
+    string(-1),
+    framed(string(1000)),
+    b"\x80\x01\x00\x01" + struct.pack(">i", 2**31 - 1) + b"name",
+    b"\x80\x02\x00\x01" + SAME[4:],
+    b"\x82\x21\x01" + b"\xff" * 20,
+    b"\x82\x21\x01\xff\xff\xff\xff\x07name",
+    b"\x16\x03\x01\x02\x00\x01\x00\x01\xfc\x03\x03",
+    b"GET / HTTP/1.1\r\nHost: localhost\r\n\r\n",
+    b"\x00",
+    b"\xff" * 64,
+    HEAD + b"\x0f\x00\x02\x0c" + struct.pack(">i", 2**31 - 1),  # elements without room for them
+    HEAD + b"\x0f\x00\x63\x02" + struct.pack(">i", 2**31 - 1),
+    HEAD + b"\x0d\x00\x03\x0b\x0c" + struct.pack(">i", -1),
+    *(wrap(each) for wrap in (bytes, framed) for each in (LONG, MANY)),
+]
+
+
+def test_nonsense_closes_the_connection_and_takes_no_memory() -> None:
+    """A length prefix of two gigabytes must be read as what it is: four bytes. What does not arrive
+    holds nobody; each connection has a thread of its own."""
+    with echo_server(BRIEF) as (port, echo, _), ThreadPoolExecutor(len(NONSENSE)) as pool:
         tracemalloc.start()
         try:
-            assert closes(port, data)
+            assert all(pool.map(lambda data: closes(port, data), NONSENSE))
             peak = tracemalloc.get_traced_memory()[1]
         finally:
             tracemalloc.stop()
         assert peak < 4_000_000
         assert eventually(port)
+        echo.let.set()
+        with client(port) as remote:
+            assert remote.wait(b"x" * 9_900) == b"x" * 9_900
+            assert len(remote.same(ECHO.Whole(b"", numbers=list(range(900)))).numbers) == 900
 
 
 @pytest.mark.parametrize("wrap", [bytes, framed])
-def test_a_request_of_more_than_the_limit_closes_the_connection(wrap: Any) -> None:
-    """With a frame it is known at once, without one as soon as a length tells."""
-    with echo_server(Limits(message_bytes=10_000)) as (port, echo, _):
-        echo.let.set()
-        assert closes(port, wrap(message("wait", ECHO.Echo.wait_args(b"x" * 10_000))))
-        with client(port) as remote:
-            assert remote.wait(b"x" * 9_900) == b"x" * 9_900
-
-
-@pytest.mark.parametrize("mode", ["framed binary", "buffered compact"])
-def test_a_request_of_more_items_than_the_limit_closes_the_connection(mode: str) -> None:
-    """Small bytes may become large objects."""
-    with echo_server(Limits(items=1000)) as (port, _, _):
-        with client(port, mode) as remote:
-            assert len(remote.same(ECHO.Whole(b"", numbers=list(range(900)))).numbers) == 900
-        with client(port, mode) as remote, pytest.raises((OSError, EOFError, Exception)):
-            remote.same(ECHO.Whole(b"", numbers=list(range(1100))))
-
-
-def test_elements_that_the_message_has_no_room_for_are_not_begun() -> None:
-    """A list of two thousand million elements would otherwise be a loop as long."""
-    head = message("same", ECHO.Echo.same_args(ECHO.Whole(b"")))[:-2]
-    with echo_server() as (port, _, _):
-        assert closes(port, head + b"\x0f\x00\x02\x0c" + struct.pack(">i", 2**31 - 1))
-        assert closes(port, head + b"\x0f\x00\x63\x02" + struct.pack(">i", 2**31 - 1))
-        assert closes(port, head + b"\x0d\x00\x03\x0b\x0c" + struct.pack(">i", -1))
-
-
-@pytest.mark.parametrize("known", [True, False])
-def test_nesting_beyond_the_limit_closes_the_connection(known: bool) -> None:
-    """In what is read as in what is skipped; the interpreter's stack is not the limit."""
-    nested = ECHO.Whole(b"")
-    for _ in range(8):
-        nested = ECHO.Whole(b"", inner=nested)
-    head = message("same", ECHO.Echo.same_args(ECHO.Whole(b"")))[:-2]
-    field = b"\x0c\x00\x0b" if known else b"\x0c\x00\x63"
-    with echo_server() as (port, _, _):
-        with client(port) as remote:
-            assert remote.same(nested) == nested
-        assert closes(port, head + field * 100_000)
-        assert closes(port, head + b"\x0f\x00\x63" + b"\x0f\x00\x00\x00\x01" * 100_000)
+def test_a_request_that_drips_is_closed(wrap: Any) -> None:
+    """A byte now and then keeps any time-out for single reads from ending."""
+    with echo_server(Limits(request_ms=300)) as (port, _, _), raw(port) as slow:
+        for byte in itertools.cycle(wrap(SAME)[:-1]):
+            try:
+                slow.sendall(bytes([byte]))
+            except ConnectionError:
+                break
+            time.sleep(0.02)
 
 
 def test_requests_in_flight_share_the_servers_memory(caplog: pytest.LogCaptureFixture) -> None:
@@ -282,6 +267,31 @@ def test_requests_in_flight_share_the_servers_memory(caplog: pytest.LogCaptureFi
             assert len(held.result()) == 700_000
         with client(port) as third:
             assert len(third.wait(b"x" * 700_000)) == 700_000
+
+
+def test_a_client_that_does_not_take_its_reply_is_closed() -> None:
+    with echo_server(Limits(request_ms=300)) as (port, _, server):
+        with raw(port) as greedy:
+            greedy.sendall(message("large", ECHO.Echo.large_args(100_000_000)))
+            assert greedy.recv(1)
+            with server._changed:
+                assert server._changed.wait_for(lambda: not server._connections, PATIENCE_S)
+        assert eventually(port)
+
+
+@pytest.mark.parametrize("known", [True, False])
+def test_nesting_beyond_the_limit_closes_the_connection(known: bool) -> None:
+    """In what is read as in what is skipped; the interpreter's stack is not the limit."""
+    nested = ECHO.Whole(b"")
+    for _ in range(8):
+        nested = ECHO.Whole(b"", inner=nested)
+    head = message("same", ECHO.Echo.same_args(ECHO.Whole(b"")))[:-2]
+    field = b"\x0c\x00\x0b" if known else b"\x0c\x00\x63"
+    with echo_server() as (port, _, _):
+        with client(port) as remote:
+            assert remote.same(nested) == nested
+        assert closes(port, head + field * 100_000)
+        assert closes(port, head + b"\x0f\x00\x63" + b"\x0f\x00\x00\x00\x01" * 100_000)
 
 
 def test_replies_that_are_not_taken_share_the_servers_memory(
@@ -316,63 +326,8 @@ def test_the_connection_too_many_is_closed_and_the_log_says_why(
         assert eventually(port)
 
 
-def eventually(port: int) -> bool:
-    """Whether the server serves again, once it has noticed that clients have left."""
-    end = time.monotonic() + PATIENCE_S
-    while time.monotonic() < end:
-        try:
-            with client(port) as remote:
-                return bool(remote.same(WHOLE) == WHOLE)
-        except Exception:  # noqa: BLE001  (refused in any way: ask again)
-            continue
-    return False
-
-
-def test_an_idle_connection_is_closed_after_its_time() -> None:
-    """Clients that have died without a word would fill the server."""
-    with echo_server(Limits(idle_ms=200)) as (port, _, _):
-        with raw(port) as silent:
-            assert rest(silent) == b""
-        assert eventually(port)
-
-
-@pytest.mark.parametrize("wrap", [bytes, framed])
-def test_a_request_that_drips_is_closed(wrap: Any) -> None:
-    """A byte now and then keeps any time-out for single reads from ending."""
-    with echo_server(Limits(request_ms=300)) as (port, _, _), raw(port) as slow:
-        for byte in itertools.cycle(wrap(SAME)[:-1]):
-            try:
-                slow.sendall(bytes([byte]))
-            except ConnectionError:
-                break
-            time.sleep(0.02)
-
-
-@pytest.mark.parametrize("wrap", [bytes, framed])
-def test_requests_that_do_not_arrive_hold_nobody(wrap: Any) -> None:
-    """Each connection has a thread of its own."""
-    with echo_server(Limits(request_ms=PATIENCE_S * 2000)) as (port, _, _), ExitStack() as stack:
-        for _ in range(8):
-            stack.enter_context(raw(port)).sendall(wrap(SAME)[:-1])
-        with client(port) as remote:
-            for _ in range(200):
-                assert remote.same(WHOLE) == WHOLE
-
-
-def test_a_client_that_does_not_take_its_reply_is_closed() -> None:
-    """Its reply would be kept for ever."""
-    with echo_server(Limits(request_ms=300)) as (port, _, server):
-        with raw(port) as greedy:
-            greedy.sendall(message("large", ECHO.Echo.large_args(100_000_000)))
-            assert greedy.recv(1)
-            with server._changed:
-                assert server._changed.wait_for(lambda: not server._connections, PATIENCE_S)
-        assert eventually(port)
-
-
 @pytest.mark.parametrize("kind", [TMessageType.CALL, TMessageType.ONEWAY])
 def test_a_call_whose_reply_cannot_be_sent_is_revoked(kind: int) -> None:
-    """What was taken for the reply is there for the next call."""
     revoked = threading.Event()
 
     class Listing(Echo):
@@ -385,9 +340,6 @@ def test_a_call_whose_reply_cannot_be_sent_is_revoked(kind: int) -> None:
         asked[3] = kind
         connected.sendall(asked)
         assert revoked.wait(5)
-
-
-# -------------------------------------------------------------------------------- the end
 
 
 def test_a_stop_finishes_what_has_begun() -> None:
@@ -414,7 +366,6 @@ def test_a_stop_finishes_what_has_begun() -> None:
 
 
 def test_a_stop_answers_requests_that_have_arrived_behind_the_one_at_work() -> None:
-    """They lie in the socket, and the client cannot take them back."""
     with echo_server() as (port, echo, server), ThreadPoolExecutor(1) as pool:
         with raw(port) as connected:
             connected.sendall(message("wait", ECHO.Echo.wait_args(b"1")) + SAME + SAME)
@@ -427,8 +378,7 @@ def test_a_stop_answers_requests_that_have_arrived_behind_the_one_at_work() -> N
         assert stopped.result() is True
 
 
-def test_a_stop_ends_after_its_grace() -> None:
-    """Whatever hangs."""
+def test_a_stop_ends_after_its_grace_whatever_hangs() -> None:
     with (
         echo_server(Limits(grace_ms=200)) as (port, echo, server),
         ThreadPoolExecutor(1) as pool,
@@ -442,56 +392,30 @@ def test_a_stop_ends_after_its_grace() -> None:
             late.result()
 
 
-# ------------------------------------------------------------------------------------ TLS
-
-
-def test_tls_and_plain_text_do_not_mix() -> None:
+def test_tls_and_plain_text_do_not_mix_and_no_stop_waits_for_who_has_not_greeted() -> None:
     """A client that forgets TLS is closed, and not answered in plain text."""
     options = Options(tls_cert=TLS / "certificate.pem", tls_key=TLS / "key.pem")
-    with echo_server(Limits(request_ms=20_000), tls=server_tls_context(options)) as (
-        port,
-        _,
-        server,
-    ):
+    limits = Limits(request_ms=20_000, grace_ms=PATIENCE_S * 1000)
+    with echo_server(limits, tls=server_tls_context(options)) as (port, _, server):
         trust = ssl.create_default_context(cafile=TLS / "certificate.pem")
         with raw(port) as bare, trust.wrap_socket(bare, server_hostname="localhost") as secure:
             for _ in range(3):
                 secure.sendall(framed(SAME))
                 (size,) = struct.unpack(">i", secure.recv(4))
                 assert b"same" in secure.recv(size)
-            assert closes_plain(port)
-            stopped = threading.Thread(target=server.stop)
-            stopped.start()
+            with raw(port) as plain:
+                plain.sendall(framed(SAME))
+                assert b"same" not in rest(plain)
+            with raw(port) as silent:
+                assert poll(lambda: len(server._connections) == 2, PATIENCE_S * 1000)
+                assert server.stop() is True
+                rest(silent)  # ends
             with suppress(ssl.SSLError):
                 assert secure.recv(1) == b""
-            stopped.join(PATIENCE_S)
-            assert not stopped.is_alive()
 
 
-def test_a_stop_does_not_wait_for_clients_that_have_not_greeted() -> None:
-    """Whoever connects and says nothing would else hold up each stop of a server with TLS."""
-    options = Options(tls_cert=TLS / "certificate.pem", tls_key=TLS / "key.pem")
-    limits = Limits(request_ms=PATIENCE_S * 2000, grace_ms=PATIENCE_S * 1000)
-    with (
-        echo_server(limits, tls=server_tls_context(options)) as (port, _, server),
-        raw(port) as silent,
-    ):
-        end = time.monotonic() + PATIENCE_S
-        while not server._connections:
-            assert time.monotonic() < end
-            time.sleep(0.01)
-        assert server.stop() is True
-        rest(silent)  # ends
-
-
-def closes_plain(port: int) -> bool:
-    with raw(port) as bare:
-        bare.sendall(framed(SAME))
-        return b"same" not in rest(bare)
-
-
-def test_files_that_are_no_certificate_are_refused(tmp_path: Path) -> None:
-    """Before anything listens."""
+def test_what_cannot_be_listened_with_is_refused(tmp_path: Path) -> None:
+    """Files that are no certificate, and a port in use; `txn serve` prints it."""
     empty = tmp_path / "empty.pem"
     empty.touch()
     for options in (
@@ -501,10 +425,6 @@ def test_files_that_are_no_certificate_are_refused(tmp_path: Path) -> None:
     ):
         with pytest.raises(InvalidRequestError):
             server_tls_context(options)
-
-
-def test_a_port_in_use_is_a_clear_error() -> None:
-    """`txn serve` prints it."""
     taken = socket.create_server(("127.0.0.1", 0))
     with taken, pytest.raises(InvalidRequestError, match="cannot listen"):
         listen("127.0.0.1", taken.getsockname()[1])

@@ -14,13 +14,12 @@ from typing import Any, TypeVar
 from urllib.parse import urlsplit
 
 import pytest
-from thriftpy2.thrift import TApplicationException
 
 from tests.integration.commands import run_here
 from tests.integration.emulator import emulated
 from tests.integration.hbase import HBase
 from tests.integration.serving import PATIENCE_S, client
-from txn import Delete, Exact, Key, Mutation, connect
+from txn import Delete, Exact, Key, Mutation, Some, connect
 from txn.clock import SystemClock
 from txn.emulator import thrift1
 from txn.emulator.thrift2 import service as thrift2
@@ -37,12 +36,6 @@ R = TypeVar("R")
 TWO = thrift2.IDL
 
 
-@pytest.fixture(params=["thrift1", "thrift2"])
-def uri(request: pytest.FixtureRequest, emulator: HBase) -> str:
-    found: str = getattr(emulator, request.param)
-    return found
-
-
 @pytest.fixture
 def accounts(emulator: HBase) -> Iterator[str]:
     """A table of two accounts, and the transaction table, made through Thrift 2."""
@@ -57,26 +50,21 @@ def account(table: str, who: str) -> Key:
     return Key(who, "d", "balance", table)
 
 
-def test_a_transaction_commits_through_both_services(uri: str, accounts: str) -> None:
-    """They are two doors to the same cells."""
-    alice, bob = account(accounts, "alice"), account(accounts, "bob")
-    with connect(uri) as engine:
-        engine.commit([Mutation(alice, b"90"), Mutation(bob, b"110")], [Exact(alice, b"100")])
-        found = engine.read([alice, bob])
-        assert {key: cell and cell.value for key, cell in found.items()} == {
-            alice: b"90",
-            bob: b"110",
-        }
-
-
-def test_the_doctor_and_fsck_find_nothing_wrong(uri: str, accounts: str) -> None:
-    """Commands that operators know from HBase work here, and say the same."""
-    examined = run_here("doctor", "--store", uri, "--json", accounts)
-    assert examined.returncode == 0, examined.stdout + examined.stderr
-    verdicts = {json.loads(line)["verdict"] for line in examined.stdout.splitlines()}
-    assert "wrong" not in verdicts
-    checked = run_here("fsck", "--store", uri, "--scan", accounts)
-    assert checked.returncode == 0, checked.stdout + checked.stderr
+def test_a_transaction_commits_through_both_services_and_commands_find_nothing_wrong(
+    emulator: HBase, accounts: str
+) -> None:
+    keys = [account(accounts, who) for who in ("alice", "bob")]
+    for number, uri in enumerate((emulator.thrift1, emulator.thrift2)):
+        with connect(uri) as engine:
+            engine.commit([Mutation(key, b"%d" % number) for key in keys], [Some(keys[0])])
+            found = engine.read(keys)
+            assert {cell and cell.value for cell in found.values()} == {b"%d" % number}
+        examined = run_here("doctor", "--store", uri, "--json", accounts)
+        assert examined.returncode == 0, examined.stdout + examined.stderr
+        verdicts = {json.loads(line)["verdict"] for line in examined.stdout.splitlines()}
+        assert "wrong" not in verdicts
+        checked = run_here("fsck", "--store", uri, "--scan", accounts)
+        assert checked.returncode == 0, checked.stdout + checked.stderr
 
 
 @pytest.mark.parametrize("kind", ["thrift1", "thrift2"])
@@ -160,24 +148,13 @@ def test_what_hbase_tries_for_a_minute_is_refused_at_once(emulator: HBase, accou
             with pytest.raises(two.TIOError, match="Failed 1 action") as failed:
                 getattr(second, method)(*arguments)
             assert failed.value.canRetry
+        put_it = two.TMutation(put=two.TPut(b"alice", cells))
+        changed = two.TRowMutations(b"alice", [put_it])
+        nothing = (table, b"alice", b"d", b"balance", two.TCompareOperator.NO_OP)
+        with pytest.raises(two.TIOError) as failed:
+            second.checkAndMutate(*nothing, b"100", changed)
+        assert failed.value.canRetry
         assert not second.exists(table, two.TGet(b"r"))
-
-
-def test_what_a_request_lacks_is_told_in_a_line(
-    emulator: HBase, caplog: pytest.LogCaptureFixture
-) -> None:
-    """A client that makes a mistake fills no log with tracebacks."""
-    port = urlsplit(emulator.thrift1).port or 0
-    with client(port, service=thrift1.SERVICE) as incomplete:
-        for _ in range(3):
-            with pytest.raises(TApplicationException, match="missing argument='row'"):
-                incomplete.getRow(b"t", None, {})
-    told = [record for record in caplog.records if "getRow" in record.getMessage()]
-    assert len(told) <= 1
-    assert not any(record.exc_info for record in told)
-
-
-# --- replies that do not arrive ------------------------------------------------------------------
 
 
 class Gated(MemoryStore):

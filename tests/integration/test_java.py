@@ -89,14 +89,12 @@ def test_a_home_is_made_where_the_cache_cannot_be_written(
 def test_no_java_at_all_says_which_versions_fit(
     environ: dict[str, str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """The error is met by newcomers: it has to say what to install."""
     monkeypatch.setattr(txn.host.java, "find_spec", lambda name: None)
     with pytest.raises(JavaNotFoundError, match=r"versions=\(17, 21\)"):
         find_java_home(environ, ())
 
 
 def test_the_java_from_pypi_is_the_last_resort(environ: dict[str, str]) -> None:
-    """On a machine without Java the main job brings its own."""
     home = find_java_home(environ, ())
     said = subprocess.run(
         [home / "bin" / "java", "--add-modules=jdk.incubator.vector", "-version"],

@@ -1,12 +1,14 @@
-"""The protocol's own tests on a real HBase, natively and through each of its gateways."""
+"""The protocol's own tests on a real HBase: natively, and in `make long` by each gateway too."""
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from types import ModuleType
 
 import pytest
 
-from tests.integration.scoped import Worlds
+from tests.integration.hbase import HBase
+from tests.integration.scoped import Worlds, worlds
 from tests.unit import (
     test_commit,
     test_conflicts,
@@ -58,6 +60,15 @@ ONLY_IN_MEMORY = {
     "test_what_was_deleted_before_the_retention_leaves_nothing",
     "test_within_the_grace_it_is_nobodys_business",
 }
+
+
+GATEWAYS = [pytest.param(name, marks=pytest.mark.long) for name in ("thrift1", "thrift2")]
+
+
+@pytest.fixture(scope="module", params=["native", *GATEWAYS])
+def many(request: pytest.FixtureRequest, hbase: HBase) -> Iterator[Worlds]:
+    with worlds(hbase, request.param) as found:
+        yield found
 
 
 @pytest.fixture(autouse=True)

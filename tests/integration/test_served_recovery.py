@@ -87,23 +87,7 @@ def test_the_commands_work_through_a_server_with_its_token(
         assert TOKEN not in (tmp_path / "log").read_text()
 
 
-def test_what_is_not_there_is_an_error_through_a_server_too(tmp_path: Path) -> None:
-    """As on a store of one's own."""
-    with served("memory://", tmp_path / "log", "--transactional", "0") as server:
-        uri = server.uris["transactional"]
-        for arguments, message in (
-            (("ls", "--transactions", "tnx"), "no such transaction table"),
-            (("fsck", "--scan", "dta"), "no such table"),
-        ):
-            done = run(uri, *arguments)
-            assert (done.returncode, done.stdout) == (2, ""), arguments
-            assert message in done.stderr
-    gone = run(uri, "ls")
-    assert gone.returncode == 2 and "cannot connect" in gone.stderr
-
-
 def test_a_checked_put_without_a_value_is_refused(txn_server: str) -> None:
-    """Any Thrift client may send what ours does not."""
     key = IDL.Key(b"x", b"d", b"v", b"data")
     checks = [IDL.Check(key, b"", [IDL.Put(key)], [])]
     with (
@@ -141,15 +125,6 @@ def test_what_the_servers_store_cannot_do_is_told(error: TxnError, told: type[Tx
         with pytest.raises(told, match=str(error)):
             remote.describe(b"broken")
         remote.close()
-
-
-def test_an_engine_behind_a_server_can_be_checked(txn_server: str) -> None:
-    """Programs find and mend by the same calls as on a store of their own."""
-    with connect(txn_server) as engine:
-        engine.ensure_table("checked", ["d"])
-        engine.commit([Mutation(Key("x", "d", "v", "checked"), "1")])
-        assert summary(engine.context, [b"checked"]).is_quiet
-        assert not list(check(engine.context, scan=[b"checked"]))
 
 
 def test_a_fenced_database_can_only_be_looked_at_through_thrift_1(tmp_path: Path) -> None:

@@ -5,7 +5,6 @@ from __future__ import annotations
 
 import shutil
 import subprocess
-import sys
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
@@ -15,13 +14,13 @@ import pytest
 
 from recovery import check
 from tests.docs.blocks import ROOT, list_blocks
+from tests.integration.commands import run_here
 from tests.integration.hbase import HBase
 from tests.integration.serving import Served, served
 from tests.packages import fetch_package, library_path
 from txn import AssertionFailedError, ConflictError, Exact, Key, Mutation, connect
 from txn.cluster import jars
 from txn.host.java import cache_folder, find_java_home
-from txn.protocol.statuses import ProtocolName
 
 PACKAGE = "thrift-compiler"
 JARS = Path(__file__).with_name("java") / "jars.lock"
@@ -74,12 +73,12 @@ def transfer(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, str, str]:
     return java, class_path, table
 
 
-@pytest.fixture(params=["native", "thrift2"])
-def before_hbase(request: pytest.FixtureRequest, hbase: HBase, tmp_path: Path) -> Iterator[Served]:
-    """A server before the HBase of the run, with the transaction table of these tests."""
-    store = hbase.native if request.param == "native" else hbase.thrift2
-    options = ("--transactional", "0", "--transactions", TRANSACTIONS)
-    with served(store, tmp_path / "log", *options, "--protocol", "fenced") as server:
+@pytest.fixture
+def before_hbase(hbase: HBase, tmp_path: Path) -> Iterator[Served]:
+    """A server before the HBase of the run, with the transaction table of these tests; each of its
+    workers opens the store for itself."""
+    options = ("--transactional", "0", "--transactions", TRANSACTIONS, "--workers", "2")
+    with served(hbase.native, tmp_path / "log", *options, "--protocol", "fenced") as server:
         yield server
 
 
@@ -102,7 +101,6 @@ def test_a_java_program_commits_with_assertions_before_hbase(
 
 
 def test_a_server_before_hbase_does_what_an_engine_on_hbase_does(before_hbase: Served) -> None:
-    """Commits, scans, snapshots, and blocks that no phantom passes."""
     table = f"data-{uuid4().hex}"
     keys = [Key(f"{number}", "d", "v") for number in range(8)]
     with connect(before_hbase.uris["transactional"], table=table) as engine:
@@ -121,43 +119,16 @@ def test_a_server_before_hbase_does_what_an_engine_on_hbase_does(before_hbase: S
         assert (cell := engine.read(keys[:1])[keys[0]]) is not None and cell.value == b"9"
 
 
-def test_workers_share_the_ports_of_a_server_before_hbase(hbase: HBase, tmp_path: Path) -> None:
-    """Each opens the store for itself; one that dies is replaced."""
-    table = f"data-{uuid4().hex}"
-    options = ("--transactional", "0", "--transactions", f"txn-{uuid4().hex}", "--workers", "2")
-    with served(hbase.native, tmp_path / "log", *options) as server:
-        uri = server.uris["transactional"]
-        with connect(uri, table=table) as one, connect(uri, table=table) as two:
-            one.ensure_table(table, ["d"])
-            key = Key("x", "d", "v")
-            for number in range(10):
-                (one, two)[number % 2].commit([Mutation(key, str(number))])
-            assert {cell and cell.value for cell in one.read([key]).values()} == {b"9"}
-        assert server.stop() == 0
-
-
-@pytest.mark.parametrize(
-    ("protocol", "arguments", "message"),
-    [
-        (None, ("--thrift1", "0", "--transactional", "0"), "serve --transactional alone"),
-        (None, ("--thrift2", "0"), "serve --transactional alone"),
-        ("fenced", ("--transactional", "0"), "another protocol"),
-    ],
-)
 def test_what_cannot_be_served_before_hbase_is_refused_before_anything_listens(
-    hbase: HBase, protocol: ProtocolName | None, arguments: tuple[str, ...], message: str
+    hbase: HBase,
 ) -> None:
-    """In one line, that says what can."""
     table = f"txn-{uuid4().hex}"
-    options = ["--store", hbase.native, "--transactions", table, *arguments]
-    if protocol is not None:
-        connect(hbase.native, transactions=table, protocol="six-phase").close()
-        options += ["--protocol", protocol]
-    done = subprocess.run(
-        [sys.executable, "-c", "from recovery.commands import main; main()", "serve", *options],
-        capture_output=True,
-        text=True,
-        check=False,
-    )
-    assert (done.returncode, done.stdout) == (2, "")
-    assert message in done.stderr and "Traceback" not in done.stderr
+    connect(hbase.native, transactions=table, protocol="six-phase").close()
+    for message, *arguments in (
+        ("serve --transactional alone", "--thrift1", "0", "--transactional", "0"),
+        ("serve --transactional alone", "--thrift2", "0"),
+        ("another protocol", "--transactional", "0", "--protocol", "fenced"),
+    ):
+        done = run_here("serve", "--store", hbase.native, "--transactions", table, *arguments)
+        assert (done.returncode, done.stdout) == (2, "")
+        assert message in done.stderr and "Traceback" not in done.stderr

@@ -12,7 +12,6 @@ pytestmark = pytest.mark.fast
 
 
 def test_a_compaction_of_a_disabled_table_is_refused_as_hbase_refuses_it() -> None:
-    """A client that got an IOException would try again, in vain."""
     service = handler(MemoryStore(), ManualClock())
     service.createTable(b"t", [IDL.ColumnDescriptor(name=b"d:")])
     service.disableTable(b"t")
