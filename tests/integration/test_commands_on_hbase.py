@@ -26,7 +26,6 @@ def crash_once_decided(call: Call) -> Fault:
 
 @pytest.mark.parametrize("kind", ["native", "thrift1", "thrift2"])
 def test_every_command_works_on_hbase(hbase: HBase, kind: str) -> None:
-    """A table is made and written, a client dies, and what it left is found, shown and mended."""
     uri = getattr(hbase, kind)
     data, transactions = (f"commands-{part}-{uuid.uuid4().hex[:8]}" for part in ("data", "txn"))
 

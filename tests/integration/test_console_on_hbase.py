@@ -45,7 +45,6 @@ def wait_for_size(served: ServedConsole, table: str) -> list[str]:
 def test_what_a_dead_client_left_is_shown_and_mended(
     hbase: HBase, kind: str, tmp_path: Path
 ) -> None:
-    """Each page reads what HBase has, and a repair writes it."""
     uri = getattr(hbase, kind)
     data, transactions = (f"console-{part}-{uuid.uuid4().hex[:8]}" for part in ("data", "txn"))
     key = Key("x", "d", "v", data)

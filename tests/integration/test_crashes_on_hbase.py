@@ -47,7 +47,6 @@ def test_whatever_call_fails_all_or_nothing_happens(reply: Reply) -> None:
 
 
 def test_a_gateway_that_repeats_requests_changes_nothing() -> None:
-    """It does so when a region server does not answer it, and tells the second answer."""
     shape = BY_NAME["once"]
     for call in run(shape).calls:
         for fault in faults(call):

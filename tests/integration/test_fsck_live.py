@@ -69,14 +69,12 @@ def beside_writers(uri: str, grace_ms: int, mend: bool) -> list[Finding]:
 
 @pytest.mark.parametrize("kind", ["memory", "embedded"])
 def test_live_clients_are_never_findings(kind: str, tmp_path: Path) -> None:
-    """An operator who sees findings on a healthy store stops looking at them."""
     uri = "memory://" if kind == "memory" else f"embedded://{tmp_path}/store"
     assert beside_writers(uri, grace_ms=60_000, mend=False) == []
 
 
 @pytest.mark.parametrize("kind", ["memory", "embedded"])
 def test_mending_without_a_grace_harms_nobody(kind: str, tmp_path: Path) -> None:
-    """It costs live clients retries, and no version is ever foreign."""
     uri = "memory://" if kind == "memory" else f"embedded://{tmp_path}/store"
     found = beside_writers(uri, grace_ms=0, mend=True)
     assert {finding.kind.value for finding in found} <= {

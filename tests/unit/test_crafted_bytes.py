@@ -320,7 +320,6 @@ def test_a_decoder_raises_nothing_but_its_own_error(name: str) -> None:
     "column", ["user_name", "table_name", "partition_name", "end_utc", "lease_type"]
 )
 def test_a_row_of_leases_that_does_not_decode_is_named(column: str, tmp_path: Path) -> None:
-    """A file of SQLite takes any type in any column, and the database is no secret of ours."""
     url = f"sqlite:///{tmp_path}/leases.sqlite"
     with open_leases(url) as service:
         service.grab_lease([exclusive("d/t")], 3600)

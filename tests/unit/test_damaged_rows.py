@@ -125,7 +125,6 @@ def require_kept(damaged: Callable[[], World], row_keys: tuple[bytes, ...]) -> N
 
 @pytest.mark.parametrize(("protocol", "number"), STOPS)
 def test_nobody_goes_back_behind_a_decision(protocol: ProtocolName, number: int) -> None:
-    """A cell may be lost, emptied, overwritten, or set back by hand."""
     whole = World(POLICY, protocol)
     row_key = stop_after(whole, number)
     if row_key is None:
@@ -172,7 +171,6 @@ def stop_parts(protocol: ProtocolName, finished: int) -> tuple[World, tuple[byte
 def test_nobody_goes_back_behind_a_decision_in_parts(
     protocol: ProtocolName, damaged_row: int, finished: int
 ) -> None:
-    """Which were decided is told by one cell, and each says itself what it writes."""
     whole, row_keys = stop_parts(protocol, finished)
     for damage in list_damages(whole, row_keys[damaged_row]):
 
@@ -215,7 +213,6 @@ def build(client: Engine, value: bytes, ends: list[bytes]) -> None:
 
 @pytest.mark.parametrize(("protocol", "number"), STOPS)
 def test_two_never_build_on_one_value(protocol: ProtocolName, number: int) -> None:
-    """The owner of the damaged row lives, and goes on after somebody has met its lock."""
     whole = World(POLICY, protocol)
     row_key = stop_after(whole, number)
     for damage in list_damages(whole, row_key) if row_key else ():
@@ -249,7 +246,6 @@ def meet_between(world: World, number: int, damage: Edit, ends: list[bytes]) -> 
 
 @pytest.mark.parametrize("status", [None, Status.WRITTEN, Status.LOCKED, Status.ABORTED])
 def test_the_time_of_a_decision_shows_it_without_a_plan(status: Status | None) -> None:
-    """The plan is lost as well: what it was to write may be half put."""
     name = b"transaction.1700000000000." + b"0" * 32
     cells = {
         column(b"txn", name, each.at): Cell(b"", 1) for each in (Status.WRITTEN, Status.ASSERTED)

@@ -21,7 +21,6 @@ def parsed(**parts: object) -> Request:
 
 
 def test_a_document_has_everything_that_a_request_has() -> None:
-    """Whatever a program can commit, an operator can."""
     assertions = [
         {"exact": TEXT, "value": "1"},
         {"greater": TEXT, "value": {"base64": "/w=="}},
@@ -50,7 +49,6 @@ def test_a_document_has_everything_that_a_request_has() -> None:
 
 
 def test_a_key_may_be_an_object_of_its_parts() -> None:
-    """Programs that write documents need not know about escapes."""
     parts = {"table": "t", "row": {"base64": "AC8="}, "family": "f", "column": "a/b"}
     assert parsed(mutations=[{"delete": parts}]).mutations == (
         Delete(Key(b"\0/", "f", "a/b", "t")),
@@ -58,7 +56,6 @@ def test_a_key_may_be_an_object_of_its_parts() -> None:
 
 
 def test_a_text_is_taken_literally() -> None:
-    """JSON has escapes of its own; a second layer would change values."""
     (mutation,) = parsed(mutations=[{"put": TEXT, "value": "\\x00"}]).mutations
     assert mutation == Mutation(KEY, b"\\x00")
 
@@ -87,7 +84,6 @@ def test_a_text_is_taken_literally() -> None:
     ],
 )
 def test_an_error_names_the_place(parts: dict[str, object], place: str) -> None:
-    """A document may have hundreds of mutations."""
     with pytest.raises(InvalidRequestError) as caught:
         parsed(**parts)
     assert place in str(caught.value)
@@ -95,14 +91,12 @@ def test_an_error_names_the_place(parts: dict[str, object], place: str) -> None:
 
 @pytest.mark.parametrize("text", ["", "{", "[]", "7", b"\xff"])
 def test_what_is_no_document_is_refused(text: str | bytes) -> None:
-    """It is the first mistake that people make."""
     with pytest.raises(InvalidRequestError):
         parse_request(text)
 
 
 @pytest.mark.parametrize("depth", [2_000, 100_000])
 def test_what_is_nested_too_deeply_is_refused(depth: int) -> None:
-    """Some interpreters give up while they parse it, and some afterwards."""
     assertion = '{"not": ' * depth + f'{{"some": "{TEXT}"}}' + "}" * depth
     with pytest.raises(InvalidRequestError, match="nested too deeply limit=100"):
         parse_request(f'{{"assertions": [{assertion}]}}')
@@ -118,6 +112,5 @@ def test_what_is_nested_too_deeply_is_refused(depth: int) -> None:
     ],
 )
 def test_an_assertion_of_another_form_is_told_its_own(assertion: object, words: str) -> None:
-    """It was refused, with its name among those that are known."""
     with pytest.raises(InvalidRequestError, match=words):
         parsed(assertions=[assertion])

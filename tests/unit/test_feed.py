@@ -72,7 +72,6 @@ def read_all(world: World, start: Offset, **how: object) -> list[KeyChange]:
 
 
 def test_a_change_has_the_key_both_versions_and_the_transaction() -> None:
-    """It is all that a consumer can know of it: what was replaced, by what, by whom and when."""
     world = World()
     start = begin(world)
     first = commit(world, Mutation(X, b"1"), labels={"job": "a"})
@@ -89,8 +88,6 @@ def test_a_change_has_the_key_both_versions_and_the_transaction() -> None:
 def test_what_is_undecided_is_told_in_a_later_part(
     protocol: ProtocolName, rows_for_all: None
 ) -> None:
-    """An offset passes a transaction that was held; it is not skipped, however much later it
-    decides."""
     world = Stage(protocol=protocol)
     keys = [Key(row, "d", "v", TABLE) for row in "ab"]
     held = Puppet(world, lambda engine: engine.commit([Mutation(keys[0], b"1")]))
@@ -136,8 +133,6 @@ def test_a_decision_that_is_seen_late_is_told() -> None:
 
 
 def test_decided_transactions_are_told_before_their_values_are_put() -> None:
-    """A client that died after its decision has committed, and it may be long until somebody
-    finishes its work."""
     world = World()
     start = begin(world)
     dead = stopped_at(world, Status.ASSERTED)
@@ -147,7 +142,6 @@ def test_decided_transactions_are_told_before_their_values_are_put() -> None:
 
 
 def test_aborted_transactions_are_not_told() -> None:
-    """They have changed nothing."""
     world = World()
     start = begin(world)
     with pytest.raises(AssertionFailedError):
@@ -161,7 +155,6 @@ def test_aborted_transactions_are_not_told() -> None:
 
 
 def test_tokens_are_not_told_and_tables_can_be_chosen() -> None:
-    """The marker of a token is the library's own; and a consumer may want one table of many."""
     world = World()
     world.store.ensure_table(b"other", {b"d": Family()})
     start = begin(world)
@@ -204,7 +197,6 @@ def test_a_transaction_in_parts_is_told_as_one(protocol: ProtocolName, salt_buck
 
 
 def test_parts_are_no_larger_than_wanted() -> None:
-    """But for those of one millisecond, which nothing tells apart; and one scan serves many."""
     world = World()
     start, rows = begin(world), [commit(world, Mutation(X, b"%d" % i)) for i in range(1, 6)]
     atomically = [world.engine.commit([Mutation(key, b"1")]).transaction for key in (X, Y, Z)]
@@ -234,7 +226,6 @@ def count_scans(reader: ChangeFeed) -> list[Call]:
 
 
 def test_a_long_backlog_is_kept_in_bounds(monkeypatch: pytest.MonkeyPatch) -> None:
-    """A first look at a day of transactions keeps what the next parts need, and no more."""
     monkeypatch.setattr(feed, "SURVEYED", 2)
     world = World()
     start, rows = begin(world), [commit(world, Mutation(X, b"%d" % i)) for i in range(1, 30)]
@@ -248,7 +239,6 @@ def test_a_long_backlog_is_kept_in_bounds(monkeypatch: pytest.MonkeyPatch) -> No
 
 
 def test_without_news_the_offset_stays() -> None:
-    """So that no empty batches are run; but not for so long that it would seem too old."""
     world = World()
     reader, start = feed_of(world), begin(world)
     world.clock.advance(BOUNDS.idle_ms // 2)
@@ -260,7 +250,6 @@ def test_without_news_the_offset_stays() -> None:
 
 
 def test_a_reader_whose_clock_went_back_waits() -> None:
-    """What it would take for the future has been told already."""
     world = World()
     reader, start = feed_of(world), begin(world)
     commit(world, Mutation(X, b"1"))
@@ -272,7 +261,6 @@ def test_a_reader_whose_clock_went_back_waits() -> None:
 
 @pytest.mark.parametrize("salt_buckets", [1, 4, 100])
 def test_every_bucket_is_looked_at(salt_buckets: int) -> None:
-    """Clients may spread their rows over any number of them, and each its own."""
     world = World()
     engine = Engine(
         FaultyStore(world.store),
@@ -289,7 +277,6 @@ def test_every_bucket_is_looked_at(salt_buckets: int) -> None:
 
 
 def test_a_scan_begins_where_something_is_left() -> None:
-    """Neither the rows of the whole retention nor what was held for long may be in the way."""
     world = World()
     start = begin(world)
     world.clock.advance(100)
@@ -328,7 +315,6 @@ def test_through_a_gateway_of_one_cell_the_last_status_tells() -> None:
 
 
 def test_an_offset_older_than_rows_are_kept_is_an_error() -> None:
-    """Rows may be gone that it would have told: that is not passed over in silence."""
     world = World()
     start = begin(world)
     commit(world, Mutation(X, b"1"))
@@ -344,7 +330,6 @@ def test_an_offset_older_than_rows_are_kept_is_an_error() -> None:
 
 
 def test_the_earliest_offset_is_not_too_old_at_once() -> None:
-    """There has to be time to read what is told first."""
     world = World()
     commit(world, Mutation(X, b"1"))
     world.clock.advance(60_000)
@@ -355,7 +340,6 @@ def test_the_earliest_offset_is_not_too_old_at_once() -> None:
 
 
 def test_a_row_that_is_gone_is_an_error() -> None:
-    """Somebody has purged it, or keeps rows for a shorter time than was said."""
     world = World()
     start = begin(world)
     commit(world, Mutation(X, b"1"))
@@ -370,7 +354,6 @@ def test_a_row_that_is_gone_is_an_error() -> None:
 
 @pytest.mark.parametrize("name", [b"buffer", b"plan"])
 def test_a_row_that_does_not_decode_is_an_error(name: bytes) -> None:
-    """Nobody can know what it has changed: a person has to look."""
     world = World()
     start = begin(world)
     done = commit(world, Mutation(X, b"1"))
@@ -380,7 +363,6 @@ def test_a_row_that_does_not_decode_is_an_error(name: bytes) -> None:
 
 
 def test_a_plan_of_another_buffer_is_an_error() -> None:
-    """As everywhere: what was replaced is told in the order of the mutations."""
     world = World()
     start = begin(world)
     one = commit(world, Mutation(X, b"1"))
@@ -393,8 +375,6 @@ def test_a_plan_of_another_buffer_is_an_error() -> None:
 
 
 def test_changes_of_one_millisecond_are_told_in_the_order_of_commits() -> None:
-    """Of a key that changes quicker than the clock the last change is told last, however many rows
-    are read at once."""
     world = World()
     start = begin(world)
     for number in range(1, 30):
@@ -459,18 +439,15 @@ def test_a_local_transaction_that_has_begun_is_waited_for(
     ],
 )
 def test_what_is_no_offset_is_refused(encoded: dict[str, object]) -> None:
-    """A checkpoint of another source, or of a newer version."""
     with pytest.raises(InvalidRequestError, match="offset"):
         decode_offset(encoded)
 
 
 def test_rows_are_kept_for_as_long_as_fsck_keeps_them() -> None:
-    """The library does not know the operator's side; the two must agree."""
     assert feed.RETENTION_MS == fsck.RETENTION_MS
 
 
 def test_a_decision_has_one_time_however_often_it_is_sent() -> None:
-    """What was told, and when, must not change: a repeated decision is refused."""
     world = World()
     is_decision = asks_for(Status.ASSERTED)
     world.faults.plan = lambda call: Fault(

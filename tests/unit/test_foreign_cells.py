@@ -71,7 +71,6 @@ def test_a_lock_cell_that_holds_no_lock_is_left_as_it_is(
 
 
 def test_a_column_of_somebody_s_hinders_no_scan() -> None:
-    """It guards no value: its name only ends as that of a lock does."""
     world = World()
     world.engine.commit([Mutation(X, b"1")])
     put(world, X._replace(column=b"door_lock"), MINE)
@@ -80,7 +79,6 @@ def test_a_column_of_somebody_s_hinders_no_scan() -> None:
 
 
 def test_a_tag_cell_that_holds_no_tag_is_left_as_it_is() -> None:
-    """fsck leaves it alone as well."""
     world = World(PATIENT)
     world.engine.commit([Mutation(X, b"1"), Mutation(Y, b"1")])
     put(world, X.tag, MINE)
@@ -94,7 +92,6 @@ def test_a_tag_cell_that_holds_no_tag_is_left_as_it_is() -> None:
 def test_a_marker_that_names_no_transaction_is_an_error(
     protocol: ProtocolName, value: bytes
 ) -> None:
-    """The token has committed; nobody can say as what."""
     world = World(PATIENT, protocol)
     world.engine.commit([Mutation(X, b"1")], once="token")
     put(world, MARKER, value)
@@ -103,9 +100,6 @@ def test_a_marker_that_names_no_transaction_is_an_error(
         PartsClient(world.engine).find_committed("token")
     (finding,) = check(world.engine.context)
     assert (finding.kind, finding.key) == (Kind.FOREIGN_CELL, MARKER)
-
-
-# ------------------------------------------------------------------- locks that went back
 
 
 def decided(value: bytes | None) -> tuple[World, bytes]:
@@ -125,7 +119,6 @@ def finish(world: World, row_key: bytes) -> None:
 @pytest.mark.usefixtures("rows_for_all")
 @pytest.mark.parametrize("value", [b"0", b"1", b"1@transaction.1.x", b"junk"])
 def test_a_decision_is_not_finished_by_a_lock_that_went_back(value: bytes) -> None:
-    """Whether its value was put nobody knows: it is not called complete, and the lock is named."""
     world, row_key = decided(value)
     with pytest.raises(CorruptRowError, match="_lock"):
         finish(world, row_key)
@@ -138,7 +131,6 @@ def test_a_decision_is_not_finished_by_a_lock_that_went_back(value: bytes) -> No
 
 @pytest.mark.usefixtures("rows_for_all")
 def test_a_decision_is_finished_where_its_lock_is_gone() -> None:
-    """As in a table that was made again: nobody has taken it since, and it counts on from there."""
     world, row_key = decided(None)
     finish(world, row_key)
     assert (world.value(X), world.value(X.row_lock)) == (b"2", b"2")
@@ -172,7 +164,6 @@ def test_a_no_to_a_lock_that_has_not_changed_is_asked_again() -> None:
 
 @pytest.mark.usefixtures("rows_for_all")
 def test_a_plan_with_the_lock_of_another_is_not_carried_out() -> None:
-    """It would free what somebody else holds."""
     world = World(protocol="fenced")
     row_key = stopped_at(world, Status.ASSERTED)
     row = read_rows(world.engine.context, [row_key])[row_key]
@@ -185,7 +176,6 @@ def test_a_plan_with_the_lock_of_another_is_not_carried_out() -> None:
 
 @pytest.mark.parametrize("value", [b"1", b"0", None])
 def test_fsck_tells_of_counts_that_went_back(value: bytes | None) -> None:
-    """The rows of the transactions that had the lock tell what it said, for the retention."""
     world = World(protocol="fenced")
     for number in (b"1", b"2"):
         world.engine.commit([Mutation(X, number), Mutation(Y, number)])

@@ -69,12 +69,8 @@ def put_column(world: World, row_key: bytes, name: bytes, value: bytes | None) -
     world.store.write([Edit(key, value, cell.timestamp if cell else world.clock.wall_ms())])
 
 
-# ------------------------------------------------------------------------- what is found
-
-
 @pytest.mark.parametrize(("status", "kind", "end"), UNFINISHED)
 def test_each_unfinished_status_is_found_and_ended(status: Status, kind: Kind, end: Status) -> None:
-    """What was decided is finished, what was not is undone, and nothing stays locked."""
     world = World()
     world.engine.commit([Mutation(X, b"1"), Mutation(Y, b"1")])
     row_key = left_at(world, status)
@@ -90,7 +86,6 @@ def test_each_unfinished_status_is_found_and_ended(status: Status, kind: Kind, e
 
 @pytest.mark.parametrize(("status", "kind", "end"), UNFINISHED)
 def test_within_the_grace_it_is_nobodys_business(status: Status, kind: Kind, end: Status) -> None:
-    """A live client is always somewhere between two statuses."""
     world = World()
     left_at(world, status)
     world.clock.advance(59_999)
@@ -104,7 +99,6 @@ def test_within_the_grace_it_is_nobodys_business(status: Status, kind: Kind, end
 
 
 def test_what_is_finished_within_the_retention_is_not_unfinished() -> None:
-    """A quiet store is clean, however much was committed on it a moment ago."""
     world = World()
     world.engine.commit([Mutation(X, b"1"), Mutation(Y, b"1")])
     young = InGrace()
@@ -113,7 +107,6 @@ def test_what_is_finished_within_the_retention_is_not_unfinished() -> None:
 
 
 def test_a_row_that_is_not_ours_is_counted_named_and_left_alone() -> None:
-    """It may be data that somebody writes to the wrong table; what the library keeps is none."""
     world = World()
     world.client().commit([Mutation(X, b"1")], once="token")
     ours = [Key(row, "t", "clock", b"txn") for row in ("doctor", "protocol")]
@@ -128,7 +121,6 @@ def test_a_row_that_is_not_ours_is_counted_named_and_left_alone() -> None:
 
 
 def test_a_beat_counts_as_a_sign_of_life() -> None:
-    """An owner that waits for a lock changes nothing else for as long as it waits."""
     world = World()
     row_key = left_at(world, Status.WRITTEN)
     world.clock.advance(50_000)
@@ -140,7 +132,6 @@ def test_a_beat_counts_as_a_sign_of_life() -> None:
 
 
 def test_a_beat_from_the_future_counts_for_nothing() -> None:
-    """It is a client's clock; a fast one must not protect a dead owner for years."""
     world = World()
     row_key = left_at(world, Status.WRITTEN)
     year_ms = 365 * 24 * HOUR_MS
@@ -151,7 +142,6 @@ def test_a_beat_from_the_future_counts_for_nothing() -> None:
 
 
 def test_a_server_clock_ahead_of_ours_makes_nothing_old() -> None:
-    """But without a grace everything is taken, whatever the clocks say."""
     world = World()
     left_at(world, Status.ASSERTED)
     world.clock.set_wall_ms(world.clock.wall_ms() - HOUR_MS)
@@ -161,7 +151,6 @@ def test_a_server_clock_ahead_of_ours_makes_nothing_old() -> None:
 
 
 def test_finished_rows_expire_by_the_time_of_their_last_status() -> None:
-    """One that took long to finish must not be forgotten at once: its outcome may be asked for."""
     world = World()
     row_key = left_at(world, Status.ASSERTED)
     world.clock.advance(100 * HOUR_MS)
@@ -179,7 +168,6 @@ def test_finished_rows_expire_by_the_time_of_their_last_status() -> None:
 
 
 def test_deleting_a_row_leaves_no_cell_of_it() -> None:
-    """A column that stayed would be debris that comes back with each check."""
     world = World()
     row_key = left_at(world, Status.WRITTEN)
     put_column(world, row_key, b"beat", b"")
@@ -190,7 +178,6 @@ def test_deleting_a_row_leaves_no_cell_of_it() -> None:
 
 
 def test_deleting_rows_of_several_buckets_reads_none_that_stay() -> None:
-    """The old rows of each bucket stand before its young ones, which may be a million."""
     world = World(salt_buckets=2)
     for _ in range(2):
         for seed in range(20):
@@ -217,7 +204,6 @@ class Scanning(CountingStore):
 
 
 def test_debris_is_deleted_after_the_retention() -> None:
-    """Until then it may be a row that is just being written, one cell at a time."""
     world = World()
     row_key = left_at(world, Status.WRITTEN)
     put_column(world, row_key, b"status", None)
@@ -228,9 +214,6 @@ def test_debris_is_deleted_after_the_retention() -> None:
     assert finding.kind is Kind.DEBRIS
     assert repair(world.engine.context, finding) == Repaired("deleted")
     assert world.rows() == []
-
-
-# -------------------------------------------------------------------- what does not decode
 
 
 DAMAGE: list[tuple[bytes, bytes | None]] = [
@@ -246,7 +229,6 @@ DAMAGE: list[tuple[bytes, bytes | None]] = [
 def test_a_decided_row_that_does_not_decode_is_kept_with_its_locks(
     name: bytes, value: bytes | None
 ) -> None:
-    """It is a commit; a newer version, or a person, can still finish it."""
     world = World()
     row_key = left_at(world, Status.ASSERTED)
     put_column(world, row_key, name, value)
@@ -261,7 +243,6 @@ def test_a_decided_row_that_does_not_decode_is_kept_with_its_locks(
 
 
 def test_a_plan_of_another_length_is_not_guessed() -> None:
-    """It belongs to another buffer."""
     world = World()
     row_key = left_at(world, Status.ASSERTED)
     other = World()
@@ -276,7 +257,6 @@ def test_a_plan_of_another_length_is_not_guessed() -> None:
 def test_an_undecided_row_that_does_not_decode_is_aborted_and_its_locks_are_found(
     status: Status,
 ) -> None:
-    """Its keys are unknown, so the scan has to tell which locks were its own."""
     world = World()
     row_key = left_at(world, status)
     put_column(world, row_key, b"buffer", b"junk")
@@ -288,7 +268,6 @@ def test_an_undecided_row_that_does_not_decode_is_aborted_and_its_locks_are_foun
 
 
 def test_a_finished_row_that_does_not_decode_expires_like_any_other() -> None:
-    """Nothing of it is needed any more."""
     world = World()
     row_key = world.engine.commit([Mutation(X, b"1")]).transaction
     put_column(world, row_key, b"buffer", b"junk")
@@ -298,7 +277,6 @@ def test_a_finished_row_that_does_not_decode_expires_like_any_other() -> None:
 
 
 def test_a_transaction_whose_table_is_gone_is_left_alone() -> None:
-    """Its other keys are not released while nobody knows where the table went."""
     world = World()
     row_key = left_at(world, Status.ASSERTED)
     (finding,) = found(world, grace_ms=0)

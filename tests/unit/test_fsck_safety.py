@@ -28,7 +28,6 @@ from txn.testing.faulty import Call, Crash, Fault, FaultyStore, Reply, at
 
 
 def test_check_never_writes() -> None:
-    """An operator may run it anywhere, at any time, without thinking."""
     world = World()
     damaged = left_at(world, Status.LOCKED)
     world.engine.commit([Mutation(Z, b"1")], once="token")
@@ -45,7 +44,6 @@ def test_check_never_writes() -> None:
 
 
 def test_a_clean_store_costs_a_few_scans_a_table() -> None:
-    """Nothing is read row by row unless there is something to be found."""
     world = World()
     for key in (X, Y, Z):
         world.engine.commit([Mutation(key, b"1")])
@@ -59,7 +57,6 @@ def test_a_clean_store_costs_a_few_scans_a_table() -> None:
 
 
 def test_progress_hears_of_each_row() -> None:
-    """A check of a large store must show that it gets on."""
     world = World()
     for key in (X, Y, Z):
         world.engine.commit([Mutation(key, b"1")])
@@ -73,7 +70,6 @@ def test_progress_hears_of_each_row() -> None:
 
 @pytest.mark.parametrize(("status", "kind", "end"), UNFINISHED)
 def test_repairing_twice_changes_nothing(status: Status, kind: Kind, end: Status) -> None:
-    """Two operators run fsck with the same list in hand."""
     world = World()
     left_at(world, status)
     (finding,) = found(world, grace_ms=0)
@@ -85,7 +81,6 @@ def test_repairing_twice_changes_nothing(status: Status, kind: Kind, end: Status
 
 @pytest.mark.parametrize(("status", "kind", "end"), UNFINISHED)
 def test_two_repairs_at_once_come_to_the_same_end(status: Status, kind: Kind, end: Status) -> None:
-    """One runs whole between any two calls of the other."""
     for number in count_until_done():
         world = World()
         world.engine.commit([Mutation(X, b"1"), Mutation(Y, b"1")])
@@ -106,7 +101,6 @@ def test_two_repairs_at_once_come_to_the_same_end(status: Status, kind: Kind, en
 def test_a_repair_that_crashes_is_finished_by_the_next(
     status: Status, kind: Kind, end: Status
 ) -> None:
-    """The repairer is a client like any other."""
     for number in count_until_done():
         world = World()
         left_at(world, status)
@@ -123,7 +117,6 @@ def test_a_repair_that_crashes_is_finished_by_the_next(
 
 @pytest.mark.parametrize("status", [Status.LOCKED, Status.ASSERTED, Status.ABORTED])
 def test_an_owner_that_has_moved_on_is_left_in_peace(status: Status) -> None:
-    """The finding is old: its owner was only slow, and must not be aborted now."""
     world = World()
     row_key = left_at(world, Status.WRITTEN)
     (finding,) = found(world, grace_ms=0)
@@ -135,7 +128,6 @@ def test_an_owner_that_has_moved_on_is_left_in_peace(status: Status) -> None:
 
 
 def test_a_beat_since_the_check_saves_the_owner() -> None:
-    """It waits for a lock, and has shown that it lives."""
     world = World()
     row_key = left_at(world, Status.WRITTEN)
     (finding,) = found(world, grace_ms=0)
@@ -146,7 +138,6 @@ def test_a_beat_since_the_check_saves_the_owner() -> None:
 
 
 def test_an_owner_that_decides_at_the_last_moment_wins() -> None:
-    """Its decision and the abort are compare-and-set on one cell, and this time it is first."""
     world = World()
     row_key = left_at(world, Status.LOCKED)
     (finding,) = found(world, grace_ms=0)
@@ -165,7 +156,6 @@ def test_an_owner_that_decides_at_the_last_moment_wins() -> None:
 
 
 def test_a_live_owner_that_is_aborted_writes_nothing() -> None:
-    """Without a grace fsck aborts the living as well: that costs them the attempt, never more."""
     world = World()
     repaired: list[object] = []
 
@@ -185,7 +175,6 @@ def test_a_live_owner_that_is_aborted_writes_nothing() -> None:
 
 
 def test_a_row_that_the_scan_saw_before_it_moved_is_no_finding() -> None:
-    """The scan may be minutes behind when its page is judged."""
     world = World()
     left_at(world, Status.ASSERTED)
     world.clock.advance(HOUR_MS)
@@ -214,7 +203,6 @@ class Behind:
 
 
 def test_a_row_that_changed_since_is_not_deleted() -> None:
-    """A late duplicate of the first write may bring a deleted row back: it is undecided then."""
     world = World()
     row_key = world.engine.commit([Mutation(X, b"1")]).transaction
     (finding,) = found(world, retention_ms=0)
@@ -228,7 +216,6 @@ def test_a_row_that_changed_since_is_not_deleted() -> None:
 
 
 def test_a_store_that_does_not_answer_is_an_error_and_the_finding_stays() -> None:
-    """Nobody must read "repaired" where nothing was."""
     world = World()
     left_at(world, Status.ASSERTED)
     (finding,) = found(world, grace_ms=0)
@@ -240,7 +227,6 @@ def test_a_store_that_does_not_answer_is_an_error_and_the_finding_stays() -> Non
 
 
 def test_the_reason_says_that_it_was_fsck() -> None:
-    """Its owner may come back and wonder."""
     world = World()
     row_key = left_at(world, Status.LOCKED)
     mended(world, grace_ms=0)
@@ -249,16 +235,12 @@ def test_the_reason_says_that_it_was_fsck() -> None:
 
 
 def test_a_transaction_of_assertions_alone_is_finished_too() -> None:
-    """It has locks, and no tags or values."""
     world = World()
     world.put(X, b"1")
     left_at(world, Status.ASSERTED, [Some(X)], ())
     mended(world, grace_ms=0, scan=[TABLE])
     assert world.rows()[-1].status is Status.COMPLETE
     assert world.holder(X) == b""
-
-
-# ------------------------------------------------------------------------------- the tools
 
 
 def count_until_done() -> Iterator[int]:
@@ -284,7 +266,6 @@ def repaired_twice_at_once(world: World, number: int, finding: Finding) -> bool:
 @pytest.mark.parametrize("protocol", ["six-phase", "fenced"])
 @pytest.mark.parametrize("back", [status for status in Status if status is not Status.PART])
 def test_what_has_ended_is_not_ended_again(protocol: ProtocolName, back: Status) -> None:
-    """Its status was set back by hand; that it is complete is told by another cell."""
     world = World(protocol=protocol)
     done = world.engine.commit([Mutation(X, b"1"), Mutation(Y, b"1")])
     status = column(b"txn", done.transaction, b"status")
@@ -296,7 +277,6 @@ def test_what_has_ended_is_not_ended_again(protocol: ProtocolName, back: Status)
 
 
 def test_a_repair_that_changes_nothing_says_so() -> None:
-    """What somebody has put or deleted at a later time hides what is put in its place."""
     world = World(protocol="fenced")
     row_key = world.engine.commit([Mutation(X, b"1"), Mutation(Y, b"1")]).transaction
     at_ms = world.clock.wall_ms() + 60_000

@@ -63,12 +63,8 @@ def in_plan(context_world: World, status: Status, *mutations: Mutation | Delete)
     context_world.faults.crashed, context_world.faults.plan = False, lambda call: Fault()
 
 
-# --------------------------------------------------------------------------- orphan locks
-
-
 @pytest.mark.parametrize("status", [None, Status.COMPLETE])
 def test_a_lock_of_a_finished_or_absent_holder_is_freed(status: Status | None) -> None:
-    """It can never decide again, so its lock protects nothing."""
     world = World()
     holder = ghost(world, status)
     finding = only(world)
@@ -79,7 +75,6 @@ def test_a_lock_of_a_finished_or_absent_holder_is_freed(status: Status | None) -
 
 
 def test_a_live_lock_is_told_from_an_orphan() -> None:
-    """Freeing it would let two hold one key."""
     world = World()
     row_key = stopped_at(world, Status.LOCKED)
     assert [item.kind for item in found(world)] == [Kind.UNDECIDED]
@@ -89,7 +84,6 @@ def test_a_live_lock_is_told_from_an_orphan() -> None:
 
 
 def test_a_lock_that_changed_hands_is_not_freed() -> None:
-    """The next transaction holds it by right."""
     world = World()
     ghost(world, None)
     finding = only(world)
@@ -100,7 +94,6 @@ def test_a_lock_that_changed_hands_is_not_freed() -> None:
 
 
 def test_a_young_orphan_is_left_to_its_owner() -> None:
-    """An owner that was aborted by others may just be freeing what it took afterwards."""
     world = World()
     ghost(world, None)
     world.clock.advance(20)
@@ -113,7 +106,6 @@ def test_a_young_orphan_is_left_to_its_owner() -> None:
 
 
 def test_a_lock_of_a_decided_row_that_does_not_decode_is_kept() -> None:
-    """The commit may still be finished, and nobody knows what it wrote."""
     world = World()
     holder = stopped_at(world, Status.PUT)
     world.store.write([Edit(column(b"txn", holder, b"buffer"), b"junk", world.clock.wall_ms())])
@@ -122,7 +114,6 @@ def test_a_lock_of_a_decided_row_that_does_not_decode_is_kept() -> None:
 
 
 def test_what_is_no_transaction_is_somebodys_data() -> None:
-    """A table may have had columns of such names before it took part in transactions."""
     world = World()
     at = world.clock.wall_ms()
     world.store.write([Edit(X.lock, b"padlock", at), Edit(Y.tag, b"sale", at)])
@@ -137,7 +128,6 @@ def test_what_is_no_transaction_is_somebodys_data() -> None:
 
 
 def test_columns_named_only_by_an_ending_are_none_of_ours() -> None:
-    """There is no data column that they could belong to."""
     world = World()
     bare = [Key("x", "d", name, TABLE) for name in ("_lock", "_tag")]
     world.store.write([Edit(key, b"anything", world.clock.wall_ms()) for key in bare])
@@ -145,7 +135,6 @@ def test_columns_named_only_by_an_ending_are_none_of_ours() -> None:
 
 
 def test_holders_are_read_in_batches() -> None:
-    """A crashed job leaves many locks; one call each would take hours on a cluster."""
     world = World()
     count = BATCH + 10
     for number in range(count):
@@ -158,7 +147,6 @@ def test_holders_are_read_in_batches() -> None:
 
 
 def test_the_markers_of_once_are_scanned_with_any_table() -> None:
-    """They are keys of their transaction, and no operator would think of them."""
     world = World()
     world.engine.commit([Mutation(X, b"1")], once="token")
     marker = marker_key(b"txn", b"token")
@@ -169,11 +157,7 @@ def test_the_markers_of_once_are_scanned_with_any_table() -> None:
     assert found(world) == []
 
 
-# ----------------------------------------------------------------------------- stale tags
-
-
 def test_a_tag_of_a_finished_transaction_is_emptied_in_its_place() -> None:
-    """Its timestamp is the witness of the last commit and must not change."""
     world = World()
     late_put(world)
     before = world.cell(X.tag)
@@ -186,7 +170,6 @@ def test_a_tag_of_a_finished_transaction_is_emptied_in_its_place() -> None:
 
 
 def test_a_tag_of_a_transaction_that_is_putting_is_its_own() -> None:
-    """Nothing is stale while its holder is at work."""
     world = World()
     stopped_at(world, Status.PUT)
     assert [item.kind for item in found(world)] == [Kind.DECIDED]
@@ -197,7 +180,6 @@ def test_a_tag_of_a_transaction_that_is_putting_is_its_own() -> None:
 
 
 def test_an_old_tag_under_a_new_holder_is_stale() -> None:
-    """The holder has put nothing yet, so the tag is of somebody before it."""
     world = World()
     late_put(world)
     stopped_at(world, Status.LOCKED)
@@ -209,7 +191,6 @@ def test_an_old_tag_under_a_new_holder_is_stale() -> None:
 
 
 def test_a_tag_that_a_later_commit_replaced_needs_nothing() -> None:
-    """The finding is old."""
     world = World()
     late_put(world)
     finding = only(world)
@@ -219,7 +200,6 @@ def test_a_tag_that_a_later_commit_replaced_needs_nothing() -> None:
 
 
 def test_a_young_tag_is_left_to_its_owner() -> None:
-    """A repeated put is followed by its own clearing of the tag."""
     world = World()
     late_put(world)
     young = InGrace()
@@ -229,11 +209,7 @@ def test_a_young_tag_is_left_to_its_owner() -> None:
     assert [item.kind for item in found(world, MINUTE_MS)] == [Kind.STALE_TAG]
 
 
-# ----------------------------------------------------------------------- foreign versions
-
-
 def test_a_write_past_the_protocol_is_reported_and_kept() -> None:
-    """It was not isolated from anything; what to do about it only its writer can say."""
     world = World()
     done = world.engine.commit([Mutation(X, b"1")])
     world.clock.advance(5)
@@ -246,7 +222,6 @@ def test_a_write_past_the_protocol_is_reported_and_kept() -> None:
 
 
 def test_it_is_still_known_when_the_transaction_row_is_gone() -> None:
-    """The empty tag's timestamp is that of the last commit, for ever."""
     world = World()
     world.engine.commit([Mutation(X, b"1")])
     for finding in check(world.engine.context, retention_ms=0):
@@ -259,7 +234,6 @@ def test_it_is_still_known_when_the_transaction_row_is_gone() -> None:
 
 
 def test_a_value_that_a_delete_had_hidden_is_reported() -> None:
-    """A marker that a compaction dropped too early lets a late duplicate bring a value back."""
     world = World()
     first = world.engine.commit([Mutation(X, b"1")])
     last = world.engine.commit([Delete(X)])
@@ -271,7 +245,6 @@ def test_a_value_that_a_delete_had_hidden_is_reported() -> None:
 
 
 def test_what_was_there_before_any_transaction_is_no_finding() -> None:
-    """Tables are loaded in bulk before they are used in transactions."""
     world = World()
     world.put(X, b"bulk")
     assert found(world) == []
@@ -299,7 +272,6 @@ def test_a_commit_in_flight_may_have_its_old_or_its_new_version(
 
 
 def test_a_third_version_under_a_commit_in_flight_is_reported() -> None:
-    """Rolling forward hides it, so now is the time to say that it was there."""
     world = World()
     world.engine.commit([Mutation(X, b"1")])
     in_plan(world, Status.ASSERTED, Mutation(X, b"2"))
@@ -310,11 +282,7 @@ def test_a_third_version_under_a_commit_in_flight_is_reported() -> None:
     assert kinds == [Kind.DECIDED, Kind.FOREIGN_VERSION], plan
 
 
-# ---------------------------------------------------------------------------- live clients
-
-
 def test_what_changes_between_the_looks_is_no_finding() -> None:
-    """A commit may happen whole between the scan of a key and the look at its holder."""
     for number in range(1, 20):
         world = World()
         late_put(world)  # so that there is something to look at again
@@ -343,7 +311,6 @@ def finish(world: World, done: list[object]) -> None:
 
 
 def test_a_table_that_is_not_there_is_an_error() -> None:
-    """A mistyped name must not look clean."""
     world = World()
     with pytest.raises(InvalidRequestError, match="no such table"):
         found(world, table=b"dta")
@@ -361,7 +328,6 @@ def test_a_ghost_of_a_transaction_that_is_nearly_complete_blames_nobody() -> Non
 
 
 def test_what_was_deleted_before_the_retention_leaves_nothing() -> None:
-    """An embedded store keeps its delete markers until it is told; a year of them would fill it."""
     world = World()
     world.engine.commit([Mutation(X, b"1")])
     world.clock.advance(2 * MINUTE_MS)
@@ -376,8 +342,6 @@ def test_what_was_deleted_before_the_retention_leaves_nothing() -> None:
     assert world.value(X) == b"1"
 
 
-# ---------------------------------------------------------------------------- vacant keys
-
 DAY_MS = 24 * 3_600_000
 
 
@@ -387,7 +351,6 @@ def vacant(world: World, **given: int) -> list[Key | None]:
 
 
 def test_a_key_without_a_value_is_vacant_after_the_retention() -> None:
-    """Deleted, or only ever asserted; one with a value is not, however old."""
     world = World()
     world.engine.commit([Mutation(X, b"1"), Mutation(Y, b"1")], [Version(Z, None)])
     world.engine.commit([Delete(X)])
@@ -398,7 +361,6 @@ def test_a_key_without_a_value_is_vacant_after_the_retention() -> None:
 
 
 def test_a_vacant_key_is_retired() -> None:
-    """Else what was ever used stays for ever. A gateway that cannot do it leaves it."""
     world = World()
     world.engine.commit([Mutation(X, b"1")])
     world.engine.commit([Delete(X)])
@@ -417,7 +379,6 @@ def test_a_vacant_key_is_retired() -> None:
 
 
 def test_a_compaction_leaves_nothing_of_a_retired_key() -> None:
-    """A marker for each of its cells is kept as long as any other is."""
     world = World()
     compact(world.engine.context)  # it leaves a cell, by which the server tells its time
     kept = world.keys_kept()
@@ -433,7 +394,6 @@ def test_a_compaction_leaves_nothing_of_a_retired_key() -> None:
 
 
 def test_a_key_that_is_used_again_is_not_retired() -> None:
-    """A finding may be old."""
     world = World()
     world.engine.commit([Mutation(X, b"1")])
     world.engine.commit([Delete(X)])
@@ -451,7 +411,6 @@ def test_a_key_that_is_used_again_is_not_retired() -> None:
 
 
 def test_crowds_are_repaired_some_hundreds_at_a_time() -> None:
-    """11,000 keys one by one would take a gateway minutes."""
     world = World()
     keys = [Key(f"{row:03}", "d", "x", TABLE) for row in range(2 * BATCH)]
     world.engine.commit([Mutation(key, b"1") for key in keys])
@@ -471,7 +430,6 @@ def test_crowds_are_repaired_some_hundreds_at_a_time() -> None:
 
 
 def test_a_store_that_cannot_delete_on_a_condition_leaves_vacant_keys() -> None:
-    """It says through what they can be retired, and has locked nothing."""
     world = World()
     world.engine.commit([Mutation(X, b"1")])
     world.engine.commit([Delete(X)])

@@ -53,12 +53,8 @@ def held(world: World, holder: bytes) -> None:
     world.store.write([Edit(LOCK, b"1@" + holder, world.clock.wall_ms() - 10)])
 
 
-# ------------------------------------------------------------------------------ transactions
-
-
 @pytest.mark.parametrize("status", [Status.WRITTEN, Status.ASSERTED])
 def test_what_stopped_half_way_is_ended(status: Status) -> None:
-    """By the statuses that this protocol has."""
     world = fenced()
     row_key = stopped_at(world, status)
     finding = only(world)
@@ -101,7 +97,6 @@ def test_retention_counts_from_the_end_by_the_servers_time() -> None:
 
 
 def test_rows_are_deleted_after_the_retention() -> None:
-    """Above all that any client writes there."""
     world = fenced()
     done = world.engine.commit([Mutation(X, b"1")])
     world.clock.advance(DAY_MS + 1)
@@ -113,7 +108,6 @@ def test_rows_are_deleted_after_the_retention() -> None:
 
 
 def test_a_row_is_purged_by_hand() -> None:
-    """Its locks are orphans then."""
     world = fenced()
     row_key = stopped_at(world, Status.ASSERTED)
     seen = whole_row(world.engine.context, row_key)
@@ -123,12 +117,8 @@ def test_a_row_is_purged_by_hand() -> None:
     assert [finding.kind for finding in found(world)] == [Kind.ORPHAN_LOCK]
 
 
-# ------------------------------------------------------------------------------------- locks
-
-
 @pytest.mark.parametrize("is_there", [True, False])
 def test_a_lock_of_a_finished_or_absent_holder_is_freed(is_there: bool) -> None:
-    """It keeps its count."""
     world = fenced()
     holder = world.engine.commit([Mutation(Y, b"1")]).transaction if is_there else STRANGER
     held(world, holder)
@@ -141,7 +131,6 @@ def test_a_lock_of_a_finished_or_absent_holder_is_freed(is_there: bool) -> None:
 
 
 def test_a_young_orphan_is_counted() -> None:
-    """Its transaction may have ended a moment ago, and be freeing it."""
     world, young = fenced(), InGrace()
     held(world, STRANGER)
     assert found(world, grace_ms=60_000, young=young) == []
@@ -149,14 +138,12 @@ def test_a_young_orphan_is_counted() -> None:
 
 
 def test_the_lock_of_a_living_transaction_is_none() -> None:
-    """Only its own finding tells of it."""
     world = fenced()
     stopped_at(world, Status.ASSERTED)
     assert [finding.kind for finding in found(world)] == [Kind.DECIDED]
 
 
 def test_a_lock_that_changes_meanwhile_is_no_finding() -> None:
-    """The scan is behind what clients do."""
     world = fenced()
     held(world, STRANGER)
     seen: list[Call] = []
@@ -173,7 +160,6 @@ def test_a_lock_that_changes_meanwhile_is_no_finding() -> None:
 
 @pytest.mark.parametrize("value", [b"somebody's", b"1@somebody"])
 def test_what_the_protocol_never_writes_is_reported(value: bytes) -> None:
-    """It may be data, and stays."""
     world = fenced()
     world.store.write([Edit(LOCK, value, 1)])
     finding = only(world)
@@ -182,17 +168,12 @@ def test_what_the_protocol_never_writes_is_reported(value: bytes) -> None:
 
 
 def test_locks_of_the_other_protocol_say_nothing_here() -> None:
-    """They were left by a conversion that was not told of this table."""
     world = fenced()
     world.store.write([Edit(X.lock, b"", 1), Edit(X.tag, b"", 1), Edit(X, b"1", 1)])
     assert found(world, retention_ms=0) == []
 
 
-# ---------------------------------------------------------------------------------- versions
-
-
 def test_versions_past_the_protocol_are_reported() -> None:
-    """Each change through it leaves the lock above the value."""
     world = fenced()
     done = world.engine.commit([Mutation(X, b"1"), Mutation(Y, b"1"), Mutation(Z, b"1")])
     world.engine.commit([Delete(Z)])
@@ -209,13 +190,9 @@ def test_versions_past_the_protocol_are_reported() -> None:
 
 
 def test_what_was_there_before_any_transaction_is_no_finding() -> None:
-    """Such a row and family has no lock."""
     world = fenced()
     world.put(X, b"1")
     assert found(world) == []
-
-
-# ----------------------------------------------------------------------------------- markers
 
 
 def promised(world: World, retention_ms: int | None = 1_000) -> None:
@@ -244,7 +221,6 @@ def test_a_marker_goes_when_its_promise_has_run_out_and_its_lock_counts_it() -> 
 
 
 def test_a_late_put_of_the_marker_is_hidden() -> None:
-    """Until the marker of the delete goes, after a further retention."""
     world = fenced()
     promised(world)
     old = world.cell(MARKER)
@@ -256,7 +232,6 @@ def test_a_late_put_of_the_marker_is_hidden() -> None:
 
 @pytest.mark.parametrize("retention_ms", [None, 10 * DAY_MS])
 def test_a_marker_that_is_promised_stays(retention_ms: int | None) -> None:
-    """For ever, or for longer."""
     world = fenced()
     promised(world, retention_ms)
     world.clock.advance(DAY_MS + 2_000)
@@ -266,7 +241,6 @@ def test_a_marker_that_is_promised_stays(retention_ms: int | None) -> None:
 
 
 def test_a_marker_that_is_asked_for_meanwhile_stays() -> None:
-    """Its lock is held, or has been."""
     world = fenced()
     promised(world)
     finding = expired(world)
@@ -281,7 +255,6 @@ def test_a_marker_that_is_asked_for_meanwhile_stays() -> None:
 
 
 def test_a_marker_of_the_six_phase_protocol_goes_as_well() -> None:
-    """A conversion leaves it without a lock."""
     world = fenced()
     done = world.clock.wall_ms()
     world.store.write([Edit(MARKER, STRANGER + b" 1000", done)])
@@ -290,7 +263,6 @@ def test_a_marker_of_the_six_phase_protocol_goes_as_well() -> None:
 
 
 def test_a_token_is_purged_by_hand() -> None:
-    """At once, for a person."""
     world = fenced()
     promised(world, None)
     assert purge_token(world.engine.context, b"token") == Repaired("deleted")

@@ -30,7 +30,6 @@ def explained(world: World, row_key: bytes, grace_ms: int = 0) -> Explanation:
 
 
 def test_a_finished_commit_is_explained() -> None:
-    """Its times, its labels, and what it changed."""
     world = World()
     done = world.engine.commit(
         [Mutation(X, b"1"), Delete(Y)],
@@ -57,7 +56,6 @@ def test_a_finished_commit_is_explained() -> None:
 @pytest.mark.parametrize("status", list(Status)[:5])
 @pytest.mark.parametrize("alone", [True, False], ids=["alone", "whole"])
 def test_old_and_new_values_stand_side_by_side(status: Status, alone: bool) -> None:
-    """Also once the new one has been put: the version that it replaces is kept beside it."""
     world = World()
     first = world.engine.commit([Mutation(X, b"1")])
     world.clock.advance(1)
@@ -81,7 +79,6 @@ def test_old_and_new_values_stand_side_by_side(status: Status, alone: bool) -> N
 def test_a_replaced_value_is_shown_for_as_long_as_the_store_keeps_it(
     protocol: ProtocolName,
 ) -> None:
-    """A family has three versions; who looks later sees which one it was, and no other value."""
     world = World(protocol=protocol)
     done = []
     for value in (b"0", b"1", b"2", b"3"):
@@ -97,7 +94,6 @@ def test_a_replaced_value_is_shown_for_as_long_as_the_store_keeps_it(
 
 
 def test_a_version_that_was_not_looked_for_is_not_called_lost() -> None:
-    """A person would give it up; and where it was replaced long ago the store may have it yet."""
     world = World()
     store = open_store("memory://", world.clock)
     store.ensure_table(TABLE, {b"d": Family(versions=50)})
@@ -124,7 +120,6 @@ def test_a_version_that_was_not_looked_for_is_not_called_lost() -> None:
 
 
 def test_what_a_decided_transaction_has_not_put_yet_is_not_read_again() -> None:
-    """The newest version is the one that it replaces."""
     world = World()
     world.put(X, b"1")
     row_key = stopped_at(world, Status.ASSERTED, X)
@@ -137,7 +132,6 @@ def test_what_a_decided_transaction_has_not_put_yet_is_not_read_again() -> None:
 
 @pytest.mark.parametrize("status", [Status.LOCKED, Status.COMPLETE])
 def test_an_explanation_is_bounded_in_bytes(status: Status) -> None:
-    """A transaction of 200 keys of ten megabytes is looked at, too, by a process of less."""
     world = World()
     keys = [Key(f"{number:03}", "d", "x", TABLE) for number in range(200)]
     for _ in range(2):
@@ -162,7 +156,6 @@ def test_an_explanation_is_bounded_in_bytes(status: Status) -> None:
 
 
 def test_a_live_transaction_is_not_threatened() -> None:
-    """Within the grace fsck does nothing, and says what it would do later."""
     world = World()
     row_key = stopped_at(world, Status.LOCKED)
     found = explained(world, row_key, grace_ms=60_000)
@@ -172,7 +165,6 @@ def test_a_live_transaction_is_not_threatened() -> None:
 
 
 def test_an_abort_says_why() -> None:
-    """It is what most people look for."""
     world = World()
     with pytest.raises(AssertionFailedError) as caught:
         world.engine.commit([Mutation(X, b"1")], [Some(Y)])
@@ -184,7 +176,6 @@ def test_an_abort_says_why() -> None:
 
 
 def test_each_assertion_of_an_abort_has_its_verdict() -> None:
-    """The reason names the one that failed; of the others nobody knows."""
     world = World()
     world.engine.commit([Mutation(Z, b"1")])
     for number, wanted in enumerate((Some(Y), Exact(Z, b"n" * 900), ~Exact(Z, b"1") | Some(Y))):
@@ -202,7 +193,6 @@ def test_each_assertion_of_an_abort_has_its_verdict() -> None:
 
 
 def test_an_assertion_that_does_not_fit_into_the_reason_has_its_verdict() -> None:
-    """The reason is cut."""
     world = World()
     long = And(*(Some(Key(f"{number:0300}", "d", "x", "data")) for number in range(9)))
     with pytest.raises(AssertionFailedError) as caught:
@@ -214,7 +204,6 @@ def test_an_assertion_that_does_not_fit_into_the_reason_has_its_verdict() -> Non
 
 
 def test_an_abort_for_another_reason_tells_nothing_of_assertions() -> None:
-    """They may not have been looked at."""
     world = World()
     row_key = undecided(world, [Some(Y)])
     for finding in check(world.engine.context, grace_ms=0):
@@ -225,7 +214,6 @@ def test_an_abort_for_another_reason_tells_nothing_of_assertions() -> None:
 
 
 def test_what_is_committed_held() -> None:
-    """Whatever has become of the cells since."""
     world = World()
     done = world.engine.commit([Mutation(X, b"1")], [~Some(X), ~Some(Y)])
     assert explained(world, done.transaction).verdicts == (
@@ -235,7 +223,6 @@ def test_what_is_committed_held() -> None:
 
 
 def test_what_is_undecided_is_judged_on_the_cells_as_they_are() -> None:
-    """It may yet be otherwise when it is decided."""
     world = World()
     world.put(Z, b"1")
     row_key = undecided(world, [Some(Z), Some(Y)])
@@ -245,7 +232,6 @@ def test_what_is_undecided_is_judged_on_the_cells_as_they_are() -> None:
 
 
 def test_of_many_keys_the_first_ones_are_read() -> None:
-    """A transaction may have 100,000; the others are named, without their cells."""
     world = World()
     world.put(Y, b"1")
     world.put(Z, b"1")
@@ -270,7 +256,6 @@ def undecided(world: World, assertions: list[Assertion]) -> bytes:
 
 
 def test_a_transaction_that_scanned_ranges_says_so() -> None:
-    """Readers wait beside it where they would read past another."""
     world = World()
     with world.engine.transaction() as t:
         assert list(t.scan(X.table)) == []
@@ -284,7 +269,6 @@ def test_a_transaction_that_scanned_ranges_says_so() -> None:
 @pytest.mark.parametrize("value", [b"junk", None])
 @pytest.mark.parametrize("name", [b"buffer", b"plan", b"status"])
 def test_a_damaged_row_is_explained_as_far_as_it_goes(name: bytes, value: bytes | None) -> None:
-    """It is exactly then that somebody looks."""
     world = World()
     row_key = stopped_at(world, Status.ASSERTED)
     world.store.write([Edit(column(b"txn", row_key, name), value, world.clock.wall_ms())])
@@ -297,7 +281,6 @@ def test_a_damaged_row_is_explained_as_far_as_it_goes(name: bytes, value: bytes 
 
 
 def test_without_the_times_of_the_statuses_there_is_that_of_the_status() -> None:
-    """Transports that send one cell at a time may not keep them."""
     world = World()
     row_key = world.engine.commit([Mutation(X, b"1")]).transaction
     for status in Status:
@@ -308,13 +291,11 @@ def test_without_the_times_of_the_statuses_there_is_that_of_the_status() -> None
 
 
 def test_an_absent_row_is_none() -> None:
-    """It may have been either, and was deleted."""
     world = World()
     assert explain(world.engine.context, b"transaction.1700000000000." + b"0" * 32) is None
 
 
 def test_a_transaction_whose_table_is_gone_is_explained_without_its_cells() -> None:
-    """The row tells what it was about."""
     world = World()
     row_key = stopped_at(world, Status.ASSERTED)
     context = replace(world.engine.context, store=Dropped(world.store))  # type: ignore[arg-type]

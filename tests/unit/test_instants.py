@@ -51,7 +51,6 @@ def world(request: pytest.FixtureRequest, rows_for_all: None) -> World:
 
 
 def test_later_puts_and_deletes_are_taken_back(world: World) -> None:
-    """A replaced value is still there as an older version, and a new key needs none."""
     instant = plan(world.engine)
     assert read(world.engine, instant) == {b"x": b"1", b"y": b"1"}
     world.engine.commit([Mutation(X, b"2"), Mutation(Z, b"2")])
@@ -63,7 +62,6 @@ def test_later_puts_and_deletes_are_taken_back(world: World) -> None:
 
 
 def test_rows_that_were_read_before_their_change_are_right_as_they_are(world: World) -> None:
-    """The task learns of the change, and has the version that it replaced."""
     held = stopped_at(world, Status.WRITTEN, Z)
     instant = plan(world.engine)
     assert instant.undecided == {held}
@@ -74,7 +72,6 @@ def test_rows_that_were_read_before_their_change_are_right_as_they_are(world: Wo
 
 
 def test_a_value_that_the_store_does_not_show_fails_the_read(world: World) -> None:
-    """A delete marker hides the versions before it, and a family keeps so many."""
     instant = plan(world.engine)
     world.engine.commit([Delete(X)])
     with pytest.raises(ConflictError, match=r"keep more VERSIONS.*b'x'"):
@@ -87,7 +84,6 @@ def test_a_value_that_the_store_does_not_show_fails_the_read(world: World) -> No
 
 
 def test_a_row_that_is_gone_is_missed(world: World) -> None:
-    """Even where the scan does not show that there was one."""
     instant = plan(world.engine)
     world.engine.commit([Delete(X)])
     rows = [Row(b"y", {})]
@@ -96,7 +92,6 @@ def test_a_row_that_is_gone_is_missed(world: World) -> None:
 
 
 def test_rows_are_restored_in_chunks(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Each looks for the changes since its rows were read."""
     instant = plan(world.engine)
     world.engine.commit([Mutation(X, b"2")])
 
@@ -133,7 +128,6 @@ def test_many_spans_cost_one_look(world: World, monkeypatch: pytest.MonkeyPatch)
 
 
 def test_only_changes_of_the_span_count(world: World) -> None:
-    """Other columns, rows and tables may have lost their versions."""
     instant = plan(world.engine)
     world.engine.commit([Mutation(X._replace(column=b"other"), b"2"), Mutation(Z, b"2")])
     span = Span(TABLE, b"x", b"z", frozenset({(b"d", b"x")}))
@@ -141,7 +135,6 @@ def test_only_changes_of_the_span_count(world: World) -> None:
 
 
 def test_what_is_undecided_at_the_instant_comes_after_it(world: World) -> None:
-    """However early the server dates its decision, and however old its row is."""
     held = stopped_at(world, Status.WRITTEN)
     world.clock.advance(10 * BOUNDS.lateness_ms)
     instant = plan(world.engine)
@@ -157,7 +150,6 @@ def test_what_is_undecided_at_the_instant_comes_after_it(world: World) -> None:
 def test_a_long_transaction_that_decides_later_is_taken_back(
     protocol: ProtocolName, rows_for_all: None
 ) -> None:
-    """Its row was written long before the ones that a look begins with."""
     world = Stage(protocol=protocol)
     x = stage_key("x")
     world.engine().commit([Mutation(x, b"1")])
@@ -212,7 +204,6 @@ def test_ranges_are_validated_before_the_decision(protocol: ProtocolName) -> Non
 def test_who_validates_has_its_place_before_its_decision(
     status: Status, mark: bytes | None, placed_ms: int
 ) -> None:
-    """After it came to the status from which on readers wait for it."""
     row_key, times = new_row_key(5, 1), {Status.WRITTEN: 10, Status.LOCKED: 20, Status.ASSERTED: 30}
     cells = {each.at: Cell(b"", at_ms) for each, at_ms in times.items()}
     cells |= {b"status": Cell(status.value, 1)}
@@ -224,7 +215,6 @@ def test_who_validates_has_its_place_before_its_decision(
 
 
 def test_aborted_transactions_have_no_place(world: World) -> None:
-    """They are on neither side, so they are in nobody's way."""
     instant = plan(world.engine)
     with pytest.raises(AssertionFailedError):
         world.engine.commit([Mutation(X, b"2"), Mutation(Z, b"2")], [Some(Z)])
@@ -233,7 +223,6 @@ def test_aborted_transactions_have_no_place(world: World) -> None:
 
 
 def test_decisions_without_a_time_count_when_they_were_seen(rows_for_all: None) -> None:
-    """Through Thrift 1: a row tells when it was complete, and a decided one tells nothing."""
     world = Stage(one_cell=True)
     x = stage_key("x")
     world.engine().commit([Mutation(x, b"1")])
@@ -276,8 +265,6 @@ class Between:
 
 
 def test_what_decides_beside_a_mark_costs_a_round(world: World) -> None:
-    """Nobody can tell on which side of the instant it is. The next round has seen it."""
-
     def commit() -> None:
         world.client(seed=len(world.rows()) + 7).commit([Mutation(X, b"2")])
 
@@ -340,7 +327,6 @@ def test_a_decision_that_a_mark_follows_is_not_after_it() -> None:
 
 
 def test_a_clock_that_was_set_back_is_noticed(world: World) -> None:
-    """What decides later seems to have decided before the instant."""
     instant = plan(world.engine)
     world.clock.set_wall_ms(world.clock.wall_ms() - 500)
     world.client(seed=5).commit([Mutation(X, b"2")])
@@ -349,7 +335,6 @@ def test_a_clock_that_was_set_back_is_noticed(world: World) -> None:
 
 
 def test_rows_that_are_gone_are_noticed(world: World) -> None:
-    """Nobody can tell what else is not there any more."""
     row_key = world.engine.commit([Mutation(Z, b"1")]).transaction
     world.clock.advance(10)
     instant = plan(world.engine)
@@ -360,7 +345,6 @@ def test_rows_that_are_gone_are_noticed(world: World) -> None:
 
 
 def test_a_snapshot_expires_before_its_rows_do(world: World) -> None:
-    """Those that tell what was replaced."""
     instant = plan(world.engine)
     world.clock.advance(BOUNDS.retention_ms)
     with pytest.raises(ChangesLostError, match="older than"):
@@ -368,7 +352,6 @@ def test_a_snapshot_expires_before_its_rows_do(world: World) -> None:
 
 
 def test_each_region_is_marked_by_its_server(world: World) -> None:
-    """A transaction is compared with the mark of its own region; marks do not stay."""
     store = world.store
 
     class Divided(Between):
@@ -393,7 +376,6 @@ def test_each_region_is_marked_by_its_server(world: World) -> None:
 
 
 def test_a_row_without_a_status_that_shows_a_decision_is_no_riddle(world: World) -> None:
-    """Its decision has a time, whatever became of its status."""
     row_key = world.engine.commit([Mutation(Z, b"1")]).transaction
     status = column(b"txn", row_key, b"status")
     cell = world.store.read([status])[status]
@@ -410,7 +392,6 @@ def test_a_row_without_a_status_that_shows_a_decision_is_no_riddle(world: World)
 
 
 def test_transactions_without_a_row_are_refused_unless_said_so(world: World) -> None:
-    """Nobody can take them back."""
     apart = Engine(StepByStep(world.store)).context
     refuse_rowless(apart, is_known=True)
     if world.protocol == "fenced":

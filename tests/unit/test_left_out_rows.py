@@ -139,7 +139,6 @@ def test_each_row_is_in_one_step_only(salt_buckets: int) -> None:
 def test_ls_lists_what_a_look_at_every_row_lists(
     salt_buckets: int, size: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """In the order in which they began, however much the rows are that one part has."""
     monkeypatch.setattr(listing, "MOST_TURNED_BYTES", size)
     rows = make_rows(5, salt_buckets, 150)
     serve(rows, monkeypatch)

@@ -65,7 +65,6 @@ def client(engine: Engine) -> PartsClient:
 
 
 def test_parts_commit_together(engine: Engine, client: PartsClient) -> None:
-    """The whole use: one begins, several write, one commits."""
     engine.commit([Mutation(Y, "old")])
     transaction = client.begin(labels={"job": "night"})
     times = [
@@ -87,7 +86,6 @@ def test_parts_commit_together(engine: Engine, client: PartsClient) -> None:
 def test_a_transaction_and_its_parts_are_in_a_bucket_of_the_engine(
     engine: Engine, client: PartsClient
 ) -> None:
-    """Its row is spread as any other, and the rows of its parts follow right behind it."""
     begun = [client.begin() for _ in range(50)]
     salt_buckets = engine.context.salt_buckets
     if salt_buckets == 1:
@@ -109,7 +107,6 @@ def test_a_transaction_and_its_parts_are_in_a_bucket_of_the_engine(
 
 
 def test_a_part_may_be_written_again(engine: Engine, client: PartsClient) -> None:
-    """By the copy of a task, or by one that runs in the place of one that died."""
     transaction = client.begin()
     wanted = [Mutation(X, "1"), Mutation(Y, "1")], [~Some(X)]
     first = client.write(transaction, 0, 0, *wanted)
@@ -121,7 +118,6 @@ def test_a_part_may_be_written_again(engine: Engine, client: PartsClient) -> Non
 
 
 def test_a_token_commits_once(engine: Engine, client: PartsClient) -> None:
-    """A job that is run again is told of the first one, by whichever step finds it."""
     first = client.begin(once="job")
     done = client.commit(first, [1], client.write(first, 0, 0, [Mutation(X, "1")]))
     found = client.find_committed("job")
@@ -140,7 +136,6 @@ def test_a_token_commits_once(engine: Engine, client: PartsClient) -> None:
 def test_a_false_assertion_is_told_and_leaves_the_rest_to_the_caller(
     engine: Engine, client: PartsClient
 ) -> None:
-    """Who writes parts says what becomes of the whole."""
     transaction = client.begin()
     client.write(transaction, 0, 0, [Mutation(X, "1")])
     with pytest.raises(AssertionFailedError):
@@ -162,7 +157,6 @@ def test_a_false_assertion_is_told_and_leaves_the_rest_to_the_caller(
 
 
 def test_a_part_waits_for_a_time_only(engine: Engine, client: PartsClient) -> None:
-    """It holds other keys meanwhile, and whoever has this one may wait for those."""
     first, second = client.begin(), client.begin()
     client.write(first, 0, 0, [Mutation(X, "1")])
     with pytest.raises((AbortedError, ConflictError)):
@@ -184,7 +178,6 @@ def test_parts_that_share_a_key_are_told_at_once(engine: Engine) -> None:
 
 
 def test_parts_that_share_a_lock_are_told_what_it_is_of(engine: Engine) -> None:
-    """In a fenced database a lock is of a row and family: the two have no key in common."""
     client = PartsClient(engine, wait_ms=3_600_000)
     transaction = client.begin()
     client.write(transaction, 0, 0, [Mutation(X, "1")])
@@ -197,7 +190,6 @@ def test_parts_that_share_a_lock_are_told_what_it_is_of(engine: Engine) -> None:
 
 
 def test_what_was_decided_is_not_aborted(engine: Engine, client: PartsClient) -> None:
-    """Spark aborts a job whose commit was answered too late."""
     transaction = client.begin()
     newest = client.write(transaction, 0, 0, [Mutation(X, "1")])
     done = client.commit(transaction, [1], newest, ack="decided")
@@ -214,7 +206,6 @@ def test_what_was_decided_is_not_aborted(engine: Engine, client: PartsClient) ->
 
 
 def test_a_lease_that_ran_out_aborts_all_parts(engine: Engine, client: PartsClient) -> None:
-    """Its owner is dead, and nobody else may decide."""
     transaction = client.begin()
     client.write(transaction, 0, 0, [Mutation(X, "1")])
     client.write(transaction, 0, 1, [Mutation(Y, "1")])
@@ -226,7 +217,6 @@ def test_a_lease_that_ran_out_aborts_all_parts(engine: Engine, client: PartsClie
 
 
 def test_beats_keep_it_alive(engine: Engine, client: PartsClient) -> None:
-    """Of whichever task: they are in the row of the whole."""
     transaction = client.begin()
     client.write(transaction, 0, 0, [Mutation(X, "1")])
     before = row_of(engine, transaction).heartbeat
@@ -270,7 +260,6 @@ def test_beating_goes_on_after_any_error(
 
 
 def test_beating_ends_with_a_closed_store(client: PartsClient) -> None:
-    """There is nothing left to beat in, and no thread is left."""
     came = threading.Event()
 
     def fail(transaction: bytes) -> None:
@@ -288,7 +277,6 @@ def test_beating_ends_with_a_closed_store(client: PartsClient) -> None:
 
 
 def test_too_many_parts_are_refused(client: PartsClient) -> None:
-    """A row key has five digits for each number."""
     transaction = client.begin()
     for task, number in ((100_000, 0), (0, 100_000), (-1, 0)):
         with pytest.raises(InvalidRequestError):
@@ -298,7 +286,6 @@ def test_too_many_parts_are_refused(client: PartsClient) -> None:
 def test_a_part_that_does_not_decode_keeps_its_transaction(
     engine: Engine, client: PartsClient
 ) -> None:
-    """Nobody knows what it would write: so the whole is not told to be complete."""
     transaction = client.begin()
     newest = client.write(transaction, 0, 0, [Mutation(X, "1")])
     newest = max(newest, client.write(transaction, 0, 1, [Mutation(Y, "1")]))
@@ -319,7 +306,6 @@ def test_a_part_that_does_not_decode_keeps_its_transaction(
 
 
 def test_parts_that_were_not_counted_are_released(engine: Engine, client: PartsClient) -> None:
-    """They are those of somebody who made more of them than the one who was believed."""
     transaction = client.begin()
     client.write(transaction, 0, 0, [Mutation(X, "1")])
     client.write(transaction, 3, 0, [Mutation(Y, "1")])
@@ -331,7 +317,6 @@ def test_parts_that_were_not_counted_are_released(engine: Engine, client: PartsC
 def test_rows_of_parts_stay_while_their_transaction_is_under_way(
     engine: Engine, client: PartsClient
 ) -> None:
-    """That they are complete is told by them alone."""
     transaction = client.begin()
     client.write(transaction, 0, 0, [Mutation(X, "1")])
     client.commit(transaction, [1], 0, ack="decided")
@@ -344,7 +329,6 @@ WHOLE = b"transaction.1700000000000." + b"0" * 32
 
 
 def test_a_part_is_what_its_transaction_says() -> None:
-    """As docs/protocol.md says, under "A transaction in parts"."""
     part = TransactionRow(child_key(WHOLE, 1, 2), Status.PART, follows=True)
     whole = TransactionRow(WHOLE, Status.WRITTEN, parts=())
     assert follow(part, TransactionRow(WHOLE)) is part  # which may arrive, unless it is poisoned
@@ -372,14 +356,12 @@ def test_a_part_is_what_its_transaction_says() -> None:
 
 
 def test_names_of_parts_tell_whose_they_are() -> None:
-    """From a lock alone: nothing else names the transaction."""
     assert parent_of(child_key(WHOLE, 0, 99_999)) == WHOLE
     assert parent_of(b"07." + child_key(WHOLE, 1, 1)) == b"07." + WHOLE
     assert parent_of(WHOLE) is None and parent_of(WHOLE + b".part-1-1") is None
 
 
 def test_counts_of_parts_are_text() -> None:
-    """Whoever looks at the row reads them."""
     assert encode_child_counts([3, 0, 12]) == b"3 0 12"
     assert decode_child_counts(b"3 0 12") == (3, 0, 12)
     assert encode_child_counts([]) == OPEN and decode_child_counts(OPEN) == ()
@@ -389,14 +371,12 @@ def test_counts_of_parts_are_text() -> None:
 
 
 def test_a_store_that_writes_one_cell_at_a_time_is_refused() -> None:
-    """A plan could come without its status."""
     engine = World(one_cell=True).engine()
     with pytest.raises(InvalidRequestError, match="Thrift 1"):
         PartsClient(engine).begin()
 
 
 def test_a_row_key_that_took_long_to_write_is_given_up() -> None:
-    """As of any other transaction."""
     world = World()
 
     def wait(call: Call) -> Fault:
@@ -432,7 +412,6 @@ def test_a_part_that_cannot_follow_keeps_its_transaction() -> None:
 
 
 def test_an_unknown_status_is_told(engine: Engine, client: PartsClient) -> None:
-    """A newer version was here: nothing is done in its name."""
     transaction = client.begin()
     client.write(transaction, 0, 0, [Mutation(X, "1")])
     part = status_key(b"txn", child_key(transaction, 0, 0))
@@ -442,7 +421,6 @@ def test_an_unknown_status_is_told(engine: Engine, client: PartsClient) -> None:
 
 
 def test_a_part_is_explained_as_its_transaction_has_it(engine: Engine, client: PartsClient) -> None:
-    """Its own row says that it can go either way, long after it was decided."""
     transaction = client.begin()
     newest = client.write(transaction, 0, 0, [Mutation(X, "1")])
     part = child_key(transaction, 0, 0)
@@ -461,7 +439,6 @@ def test_a_part_is_explained_as_its_transaction_has_it(engine: Engine, client: P
 def test_a_transaction_is_explained_with_how_many_parts_it_has(
     engine: Engine, client: PartsClient
 ) -> None:
-    """Before the decision its row does not tell; and afterwards their rows may be gone."""
     transaction = client.begin()
 
     def look() -> tuple[object, ...]:

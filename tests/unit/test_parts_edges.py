@@ -55,7 +55,6 @@ def write_two(client: PartsClient) -> tuple[bytes, int]:
 
 
 def test_who_asks_again_for_a_commit_is_told_of_it(engine: Engine, client: PartsClient) -> None:
-    """Its answer was lost: what is committed must never be told as aborted."""
     transaction, newest = write_two(client)
     done = client.commit(transaction, [2], newest, ack="decided")
     for again in (client, PartsClient(engine)):
@@ -69,7 +68,6 @@ def test_who_asks_again_for_a_commit_is_told_of_it(engine: Engine, client: Parts
 def test_a_failed_commit_leaves_no_lock_whoever_aborted_it(
     engine: Engine, client: PartsClient
 ) -> None:
-    """Who meets one part ends that and the whole; the owner, who is told, ends the others."""
     transaction, newest = write_two(client)
     engine.commit([Mutation(X, "other")])  # waits for the lease
     with pytest.raises(ConflictError):
@@ -81,7 +79,6 @@ def test_a_failed_commit_leaves_no_lock_whoever_aborted_it(
 def test_a_part_is_not_purged_while_its_transaction_may_commit(
     engine: Engine, client: PartsClient
 ) -> None:
-    """The owner would decide with it, and without it: half of the whole."""
     transaction, newest = write_two(client)
     seen = whole_row(engine.context, child_key(transaction, 0, 1))
     assert seen is not None
@@ -91,7 +88,6 @@ def test_a_part_is_not_purged_while_its_transaction_may_commit(
 
 
 def test_a_part_of_what_is_decided_is_not_purged(engine: Engine, client: PartsClient) -> None:
-    """It is committed, though its row says 0-PART."""
     transaction, newest = write_two(client)
     client.commit(transaction, [2], newest, ack="decided")
     seen = whole_row(engine.context, child_key(transaction, 0, 1))
@@ -101,7 +97,6 @@ def test_a_part_of_what_is_decided_is_not_purged(engine: Engine, client: PartsCl
 
 
 def test_a_part_that_came_late_may_be_purged(engine: Engine, client: PartsClient) -> None:
-    """Nothing of it can be committed any more, once its transaction is aborted or poisoned."""
     transaction, _ = write_two(client)
     for row, result in (
         (transaction, Repaired),
@@ -118,7 +113,6 @@ def test_a_part_that_came_late_may_be_purged(engine: Engine, client: PartsClient
 
 
 def test_a_deleted_transaction_has_no_known_outcome(engine: Engine, client: PartsClient) -> None:
-    """It may have been complete: a repeated commit that called it aborted would be wrong."""
     transaction, newest = write_two(client)
     client.commit(transaction, [2], newest)
     for finding in list(check(engine.context, grace_ms=0, retention_ms=0)):
@@ -133,7 +127,6 @@ def test_a_deleted_transaction_has_no_known_outcome(engine: Engine, client: Part
 
 
 def test_counts_that_do_not_decode_keep_all_parts(engine: Engine, client: PartsClient) -> None:
-    """A newer version wrote them in its way: nobody here knows which parts were decided."""
     transaction, newest = write_two(client)
     client.commit(transaction, [2], newest, ack="decided")
     parts = column(b"txn", transaction, b"parts")
@@ -151,14 +144,12 @@ def test_counts_that_do_not_decode_keep_all_parts(engine: Engine, client: PartsC
 
 @pytest.mark.parametrize("counts", [[-1], [100_001], ["2"], [0] * 100_001])
 def test_counts_that_cannot_be_are_refused(client: PartsClient, counts: list[int]) -> None:
-    """They would be decided, and read by nobody."""
     transaction, newest = write_two(client)
     with pytest.raises(InvalidRequestError):
         client.commit(transaction, counts, newest)
 
 
 def test_the_greatest_count_is_read_again(engine: Engine, client: PartsClient) -> None:
-    """A part may have the number 99,999: then there are six digits of them."""
     transaction = client.begin()
     newest = client.write(transaction, 0, 99_999, [Mutation(X, "1")])
     client.commit(transaction, [100_000], newest, ack="decided")
@@ -169,7 +160,6 @@ def test_the_greatest_count_is_read_again(engine: Engine, client: PartsClient) -
 def test_one_part_that_does_not_decode_keeps_nobody_else(
     engine: Engine, client: PartsClient
 ) -> None:
-    """The other parts are finished with their transaction."""
     transaction, newest = write_two(client)
     client.commit(transaction, [2], newest, ack="decided")
     store, bad = engine.context.store, column(b"txn", child_key(transaction, 0, 0), b"buffer")
@@ -183,7 +173,6 @@ def test_one_part_that_does_not_decode_keeps_nobody_else(
 
 
 def test_a_slow_clock_beats_beside_a_fast_one(engine: Engine, client: PartsClient) -> None:
-    """A task whose machine is ahead has ended; those that go on are seen to live."""
     transaction = client.begin()
     clock = engine.context.clock
     assert isinstance(clock, ManualClock)
@@ -199,7 +188,6 @@ def test_a_slow_clock_beats_beside_a_fast_one(engine: Engine, client: PartsClien
 def test_a_marker_that_is_held_for_a_moment_does_not_lose_the_whole(
     engine: Engine, client: PartsClient
 ) -> None:
-    """An earlier run of the job has died with the lock of its token."""
     store, first = engine.context.store, client.begin(once="job")
     (marker,) = row_of(engine, first).buffer.request.keys  # type: ignore[union-attr]
     rules = engine.context.rules
@@ -215,7 +203,6 @@ def test_a_marker_that_is_held_for_a_moment_does_not_lose_the_whole(
 
 
 def test_a_decision_whose_answer_was_lost_is_that_of_its_row() -> None:
-    """The second sending is refused, and the row says that the first one took effect."""
     world = World()
     lost = when(asks_for(Status.ASSERTED), Fault(reply=Reply.MAYBE_APPLIED))
     client = PartsClient(world.client(lost)[0])
@@ -227,7 +214,6 @@ def test_a_decision_whose_answer_was_lost_is_that_of_its_row() -> None:
 
 
 def test_a_decision_that_is_not_answered_is_unknown() -> None:
-    """Nobody is told that it failed, as it may be on its way."""
     world = World()
 
     def fail(call: Call) -> Fault:
@@ -246,7 +232,6 @@ def test_a_decision_that_is_not_answered_is_unknown() -> None:
 
 @pytest.mark.parametrize("decided_by", ["this call", "an earlier one"])
 def test_a_decision_whose_row_cannot_be_read_is_unknown(decided_by: str) -> None:
-    """It may have been taken, so nobody is told that the store failed before it."""
     world = World()
     later: list[str] = []  # calls from the one on whose answer is lost
 
@@ -273,7 +258,6 @@ def test_a_decision_whose_row_cannot_be_read_is_unknown(decided_by: str) -> None
 
 
 def test_a_decision_that_does_not_decode_is_unknown(engine: Engine, client: PartsClient) -> None:
-    """It was taken; what was decided nobody can tell."""
     transaction, newest = write_two(client)
     client.commit(transaction, [2], newest, ack="decided")
     plan = column(b"txn", transaction, b"plan")
@@ -285,8 +269,6 @@ def test_a_decision_that_does_not_decode_is_unknown(engine: Engine, client: Part
 def test_a_marker_that_is_held_for_long_is_waited_for_until_the_deadline(
     engine: Engine, client: PartsClient, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Not for ever: the job has to be told."""
-
     def refuse(*args: Any) -> list[Any]:
         args[1][0].failure = ConflictError("key is locked")
         return []
@@ -303,8 +285,6 @@ def test_a_marker_that_is_held_for_long_is_waited_for_until_the_deadline(
 def test_a_part_whose_key_is_held_for_long_is_told_of_a_conflict(
     engine: Engine, client: PartsClient, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Its time may be over in a pause as well as in a try."""
-
     def refuse(*args: Any) -> list[Any]:
         args[1][0].failure = ConflictError("key is locked")
         return []
@@ -351,7 +331,6 @@ def decide_and_lose(engine: Engine, client: PartsClient, name: bytes) -> bytes:
 def test_what_is_not_known_to_be_aborted_is_not_called_so(
     engine: Engine, client: PartsClient
 ) -> None:
-    """Its status is lost, and it may be committed."""
     transaction = decide_and_lose(engine, client, b"status")
     with pytest.raises(CorruptRowError):
         client.abort(transaction, "by hand")
@@ -364,7 +343,6 @@ def test_what_is_not_known_to_be_aborted_is_not_called_so(
 def test_a_transaction_that_has_lost_its_counts_is_left_alone(
     engine: Engine, client: PartsClient
 ) -> None:
-    """Without them it looks like one of no keys, and its parts like those that do not count."""
     decide_and_lose(engine, client, b"parts")
     (finding,) = (each for each in check(engine.context, grace_ms=0) if each.kind is Kind.DECIDED)
     assert isinstance(repair(engine.context, finding), LeftAlone)
@@ -376,7 +354,6 @@ def test_a_transaction_that_has_lost_its_counts_is_left_alone(
 def test_a_transaction_with_a_lost_part_is_left_to_a_person(
     engine: Engine, client: PartsClient, lost: int
 ) -> None:
-    """Somebody deleted its row: the others are finished, and nothing says that all of it is."""
     transaction = client.begin()
     keys = (X, Y, Z)
     newest = [client.write(transaction, 0, n, [Mutation(k, "1")]) for n, k in enumerate(keys)]
@@ -425,7 +402,6 @@ def test_a_part_that_a_scan_missed_is_finished(engine: Engine, client: PartsClie
 def test_a_decision_that_cannot_be_made_durable_is_unknown(
     engine: Engine, client: PartsClient
 ) -> None:
-    """A power failure may undo what was only read, so it is no answer to a second question."""
     transaction, newest = write_two(client)
     assert client.commit(transaction, [2], newest).complete
 

@@ -23,7 +23,6 @@ def row_of(world: World, row_key: bytes) -> Row:
 
 
 def test_a_finished_row_goes() -> None:
-    """Only its outcome goes with it: what it wrote stays."""
     world = World()
     done = world.engine.commit([Mutation(X, b"1")])
     purged = purge_row(world.engine.context, row_of(world, done.transaction))
@@ -33,7 +32,6 @@ def test_a_finished_row_goes() -> None:
 
 
 def test_an_unreadable_row_goes_and_its_locks_are_freed() -> None:
-    """The end of what the operators' page tells a person to decide."""
     world = World()
     row_key = stopped_at(world, Status.ASSERTED)
     world.store.write([Edit(column(b"txn", row_key, b"buffer"), b"?", world.clock.wall_ms() + 1)])
@@ -56,7 +54,6 @@ def test_an_unreadable_row_goes_and_its_locks_are_freed() -> None:
     "status", [Status.WRITTEN, Status.LOCKED, Status.ASSERTED, Status.CLEANING]
 )
 def test_what_fsck_could_end_is_refused_unless_asked_for(status: Status) -> None:
-    """A decided one would lose what it has not put."""
     world = World()
     stopped_at(world, status)
     (row,) = world.rows()
@@ -68,7 +65,6 @@ def test_what_fsck_could_end_is_refused_unless_asked_for(status: Status) -> None
 
 
 def test_a_row_that_moved_on_stays() -> None:
-    """The person has decided about another state."""
     world = World()
     row_key = stopped_at(world, Status.ASSERTED)
     seen = row_of(world, row_key)
@@ -80,7 +76,6 @@ def test_a_row_that_moved_on_stays() -> None:
 
 @pytest.mark.parametrize("protocol", PROTOCOLS)
 def test_an_owner_that_decides_during_the_purge_keeps_its_row(protocol: ProtocolName) -> None:
-    """Nobody would know what it was to write, and in the fenced protocol not even that it was."""
     world = World(protocol=protocol)
     owner = PartsClient(world.client(seed=2))
     transaction = owner.begin()

@@ -65,7 +65,6 @@ def world(uri: str, monkeypatch: pytest.MonkeyPatch) -> World:
 
 
 def test_purge_removes_what_a_person_has_decided_about(world: World, run: Run) -> None:
-    """A row that does not decode, which nothing else removes; and only with a word of consent."""
     row_key = stopped_at(world, Status.ASSERTED)
     refused = run("purge", row_key.decode(), "--yes")
     assert refused.code == 1
@@ -90,7 +89,6 @@ def test_purge_removes_what_a_person_has_decided_about(world: World, run: Run) -
 def test_a_token_is_forgotten_when_its_time_has_come_or_by_hand(
     world: World, run: Run, tmp_path: Path
 ) -> None:
-    """As the document of a commit may promise."""
     document = {"mutations": [{"put": "data/x/d:x", "value": "1"}], "once": "job/7"}
     document |= {"once_content": "x is 1"}
     plain, promised = tmp_path / "plain", tmp_path / "promised"
@@ -120,14 +118,12 @@ def test_a_token_is_forgotten_when_its_time_has_come_or_by_hand(
 
 @pytest.mark.parametrize("wrong", ["", "transaction --once token", "--once token", "transaction"])
 def test_what_is_not_there_cannot_be_purged(world: World, run: Run, wrong: str) -> None:
-    """Nor what was not named, and one thing at a time."""
     assert run("purge", *wrong.split(), "--yes").code == 2
 
 
 def test_a_database_of_an_earlier_version_is_made_current_by_a_person(
     world: World, run: Run, tmp_path: Path
 ) -> None:
-    """Only a person knows that none of its clients is connected any more."""
     row_key = stopped_at(world, Status.ASSERTED).decode()
     name = protocol_key(b"txn")
     world.store.write([Edit(name, b"six-phase", world.clock.wall_ms() + 1)])
@@ -154,7 +150,6 @@ def test_a_database_of_an_earlier_version_is_made_current_by_a_person(
 
 
 def test_fsck_finishes_what_an_earlier_version_left(world: World, run: Run) -> None:
-    """Before the conversion, or after it."""
     stopped_at(world, Status.ASSERTED)
     world.store.write([Edit(protocol_key(b"txn"), b"six-phase", world.clock.wall_ms() + 1)])
     assert "rolled forward" in run("fsck", "--repair", "--grace", "0s").out

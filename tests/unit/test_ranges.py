@@ -58,7 +58,6 @@ READS: dict[str, Read] = {
 def test_who_reads_what_it_replaces_waits_for_its_decision(
     name: str, status: Status, validate: bool | None
 ) -> None:
-    """It may have validated what it read, which may have changed since, and been read."""
     world = World()
     stopped_block(world, status, validate)
     assert waited_ms(world, READS[name]) >= world.policy.lock_ttl_ms
@@ -67,7 +66,6 @@ def test_who_reads_what_it_replaces_waits_for_its_decision(
 
 
 def test_who_reads_at_one_instant_waits_as_well() -> None:
-    """That instant may be later than the look."""
     world = World()
     stopped_block(world)
     assert waited_ms(world, lambda _: at_once(world).read([Y])) >= world.policy.lock_ttl_ms
@@ -75,8 +73,6 @@ def test_who_reads_at_one_instant_waits_as_well() -> None:
 
 @pytest.mark.parametrize("status", [Status.WRITTEN, Status.LOCKED, Status.ASSERTED, Status.PUT])
 def test_nobody_waits_at_any_other_time(status: Status, monkeypatch: pytest.MonkeyPatch) -> None:
-    """An attempt that waits for locks has not looked before 1-LOCKED, and once it has decided its
-    values are known; what it only asserts stays as it is."""
     monkeypatch.setattr(prepare_module, "EARLY", LATE)
     world = World()
     stopped_block(world, status)
@@ -85,7 +81,6 @@ def test_nobody_waits_at_any_other_time(status: Status, monkeypatch: pytest.Monk
 
 
 def test_a_buffer_that_does_not_decode_is_waited_for() -> None:
-    """Nobody knows what it replaces."""
     world = World()
     row_key = stopped_block(world)
     buffer = column(b"txn", row_key, b"buffer")
@@ -112,7 +107,6 @@ def block_beside(world: World, work: Callable[[Engine], object]) -> None:
 
 @pytest.mark.parametrize("protocol", ["six-phase", "fenced"])
 def test_a_block_commits_no_scanned_key_that_it_cannot_lock(protocol: ProtocolName) -> None:
-    """Another program may write a column without a name, whose lock cell would be another's."""
     world = World(protocol=protocol)
     world.put(new_tuple(Key, (*X[:2], b"", TABLE)), b"1")
     with (
@@ -126,7 +120,6 @@ def test_a_block_commits_no_scanned_key_that_it_cannot_lock(protocol: ProtocolNa
 
 
 def test_a_range_that_is_changed_at_each_look_is_a_conflict() -> None:
-    """What comes and goes at each look may have been there at any instant between them."""
     world = World()
 
     def come_and_go(other: Engine) -> None:
@@ -147,7 +140,6 @@ def test_a_range_that_stands_still_is_looked_at_twice_where_keys_were_deleted() 
 
 
 def test_a_look_that_takes_too_long_is_past_the_deadline() -> None:
-    """A large range is read after the last lock, and before the decision."""
     world = World()
     with pytest.raises(DeadlineError, match="before the decision"):
         block_beside(world, lambda _: world.clock.advance(world.policy.deadline_ms + 1))

@@ -32,9 +32,6 @@ def keys_of(count: int, table: str = "t") -> list[Key]:
     return [Key(f"{row:04}", "d", "x", table) for row in range(count)]
 
 
-# --- what commits ask for -------------------------------------------------------------------------
-
-
 class ReadingWorld(World):
     """A world that notes the keys whose values its engine reads, and those whose times it reads."""
 
@@ -69,7 +66,6 @@ class ReadingWorld(World):
 def test_a_commit_reads_no_value_that_no_assertion_compares(
     protocol: ProtocolName, batch: int
 ) -> None:
-    """120 keys of 2 MB ended a gateway, though only their timestamps were needed."""
     world = ReadingWorld(protocol)
     version = world.cell(Y)
     assert version is not None
@@ -92,7 +88,6 @@ def test_a_commit_reads_no_value_that_no_assertion_compares(
 def test_a_value_is_read_that_an_assertion_compares(
     protocol: ProtocolName, assertion: Assertion
 ) -> None:
-    """And it is the one in the store; that of another key of the transaction is not read."""
     world = ReadingWorld(protocol)
     (result,) = world.engine.commit_many([Request((Mutation(Z, b"2"),), (assertion,))])
     assert isinstance(result, AssertionFailedError) == ("Version" in repr(assertion))
@@ -104,7 +99,6 @@ def test_a_value_is_read_that_an_assertion_compares(
 def test_keys_that_two_of_a_batch_validate_are_read_for_the_one_that_compares(
     protocol: ProtocolName,
 ) -> None:
-    """Otherwise the other's assertion would be evaluated on a value that was not read."""
     world = ReadingWorld(protocol)
     cell = world.cell(X)
     assert cell is not None
@@ -120,7 +114,6 @@ def test_keys_that_two_of_a_batch_validate_are_read_for_the_one_that_compares(
 
 @PROTOCOLS
 def test_a_replaced_version_is_reported_without_its_value(protocol: ProtocolName) -> None:
-    """A stamp has no value that could be taken for an empty one."""
     world = ReadingWorld(protocol)
     cell = world.cell(X)
     assert cell is not None
@@ -131,14 +124,10 @@ def test_a_replaced_version_is_reported_without_its_value(protocol: ProtocolName
 
 
 def test_an_unread_value_cannot_be_compared() -> None:
-    """A wrong "no" would look like any other one."""
     assert holds(Version(X, 5), {X: Stamp(5)}) and holds(Some(X), {X: Stamp(5)})
     for assertion in (Exact(X, b"1"), GreaterThan(X, b"1")):
         with pytest.raises(TypeError, match="not read"):
             holds(assertion, {X: Stamp(5)})
-
-
-# --- estimates of rows ----------------------------------------------------------------------------
 
 
 class Tables(HBaseTables):
@@ -190,7 +179,6 @@ def read_sizes(tables: Tables, keys: int | list[Key], length: int) -> list[int]:
 
 
 def test_long_rows_are_read_few_at_a_time() -> None:
-    """At first nobody knows that they are long."""
     tables = Tables(8)
     assert read_sizes(tables, 120, 2_000_000) == [8] * 15
     assert read_sizes(tables, 20, LONG) == [8, 2, *[1] * 10]
@@ -198,7 +186,6 @@ def test_long_rows_are_read_few_at_a_time() -> None:
 
 
 def test_short_rows_are_soon_read_all_at_once() -> None:
-    """Three requests more, once."""
     tables = Tables(16)
     assert read_sizes(tables, 16, 10) == [16]
     assert read_sizes(tables, 500, 10) == [16, 61, 241, 182]
@@ -209,14 +196,12 @@ def test_short_rows_are_soon_read_all_at_once() -> None:
 
 
 def test_rows_that_were_long_may_become_short_again() -> None:
-    """One long row does not slow a table down for ever."""
     tables = Tables(8)
     read_sizes(tables, 20, LONG)
     assert read_sizes(tables, 500, 10) == [1, 2, 7, 25, 97, 368]
 
 
 def test_each_table_has_its_own_rows() -> None:
-    """Long rows of one do not divide reads of another, and share an answer with fewer of them."""
     tables = Tables(8)
     read_sizes(tables, keys_of(20, "long"), LONG)
     assert read_sizes(tables, 500, 10) == [8, 29, 113, 350]
@@ -225,14 +210,12 @@ def test_each_table_has_its_own_rows() -> None:
 
 
 def test_locks_and_tags_tell_nothing_about_values() -> None:
-    """They are short beside values of any length."""
     tables = Tables(8)
     read_sizes(tables, [key.lock for key in keys_of(100)], 10)
     assert read_sizes(tables, 9, 10) == [8, 1]
 
 
 def test_a_row_is_never_divided() -> None:
-    """Its cells are of one instant."""
     tables = Tables(8)
     one, two = ([Key(row, "d", f"{number}", "t") for number in range(100)] for row in "rs")
     read_sizes(tables, one, LONG)
@@ -242,7 +225,6 @@ def test_a_row_is_never_divided() -> None:
 
 
 def test_groups_stay_in_their_order() -> None:
-    """None is read before all earlier ones were."""
     tables, keys = Tables(8), keys_of(12)
     locks = [key.lock for key in keys]
     tables.read(keys, locks)
@@ -253,7 +235,6 @@ def test_groups_stay_in_their_order() -> None:
 
 
 def test_versions_come_in_portions_too() -> None:
-    """There are several for each key."""
     tables = Tables(8)
     tables.length = 2_000_000
     found = tables.read_versions(keys_of(20), 4)
@@ -263,15 +244,11 @@ def test_versions_come_in_portions_too() -> None:
 
 
 def test_lengths_are_learned_where_no_value_is_sent() -> None:
-    """A server loads the blocks of what it does not send."""
     tables, keys = Tables(16), keys_of(40)
     tables.length = LONG
     _, _, stamps = tables.check_and_read((), [key.lock for key in keys], keys)
     assert stamps == dict.fromkeys(keys, Stamp(5))
     assert [*map(len, tables.answers)][:3] == [32, 4, 2]
-
-
-# --- the stores -----------------------------------------------------------------------------------
 
 
 @pytest.fixture
@@ -281,7 +258,6 @@ def server() -> Iterator[FakeRegionServer]:
 
 
 def test_a_region_server_is_asked_for_timestamps(server: FakeRegionServer) -> None:
-    """In the same Get as the locks, since the cells of a row are of one instant."""
     store = open_store(server.uri)
     x, y = Key("a", "d", "x", "t"), Key("b", "d", "y", "t")
     store.write([Edit(x, b"long", 5), Edit(x.lock, b"me", 5), Edit(y, b"too", 5)])
@@ -304,7 +280,6 @@ def test_a_region_server_is_asked_for_timestamps(server: FakeRegionServer) -> No
 
 
 def test_a_filter_keeps_the_values_of_compared_columns_locks_and_tags() -> None:
-    """Quotes are doubled in HBase's language."""
     assert write_sieve(()) == (
         b"ColumnPrefixFilter('') OR "
         b"(QualifierFilter(!=, 'regexstring:(_lock|_tag)$') AND KeyOnlyFilter(true))"
@@ -337,7 +312,6 @@ def shrink_answers(monkeypatch: pytest.MonkeyPatch) -> None:
 def test_large_values_come_from_a_region_server_in_portions(
     server: FakeRegionServer, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """All at once they ended it: 200 of 10 MB one of 768 MB."""
     shrink_answers(monkeypatch)
     store = open_store(server.uri)
     keys = keys_of(40)
@@ -349,7 +323,6 @@ def test_large_values_come_from_a_region_server_in_portions(
 
 
 def test_what_a_client_writes_teaches_it_too(server: FakeRegionServer) -> None:
-    """It has read short rows of the table so far."""
     store = open_store(server.uri)
     assert isinstance(store, HBaseTables)
     x = Key("a", "d", "x", "t")
@@ -372,7 +345,6 @@ def gateway() -> Iterator[FakeGateway]:
 def test_large_values_come_through_a_gateway_in_portions(
     gateway: FakeGateway, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """All at once they ended it, for all its clients: 120 of 2 MB one of 320 MB."""
     shrink_answers(monkeypatch)
     store = open_store(gateway.uri)
     assert rows_asked(store, keys_of(20), monkeypatch) == [8, 12]
@@ -384,7 +356,6 @@ def test_large_values_come_through_a_gateway_in_portions(
 
 
 def test_checks_go_with_the_first_portion(gateway: FakeGateway) -> None:
-    """Nothing of a later one can deny them."""
     store = open_store(gateway.uri + "?timeout_ms=2000")
     keys = keys_of(20)
     check = Check(Key("c", "d", "x", "t"), b"", ((Key("c", "d", "x", "t"), b"1"),))
@@ -408,7 +379,6 @@ def test_checks_go_with_the_first_portion(gateway: FakeGateway) -> None:
 
 
 def test_a_gateway_is_asked_for_few_rows_of_an_unknown_table(gateway: FakeGateway) -> None:
-    """A scan knows no more about them than a read."""
     pages: list[int] = []
     store = open_store(gateway.uri)
     page = store._dialect.page  # type: ignore[attr-defined]

@@ -25,7 +25,6 @@ from txn.testing.faulty import Call, Crash, Fault, FaultyStore, Reply
 @pytest.mark.parametrize("instant", [False, True], ids=["by row", "instant"])
 @pytest.mark.parametrize("status", list(Status)[:5])
 def test_a_writer_is_seen_from_its_decision_on(status: Status, instant: bool) -> None:
-    """Before it nothing of it, after it all of it, though the cells change later."""
     world = World()
     world.engine.commit([Mutation(X, b"1"), Mutation(Y, b"1")])
     after_status(world, status, Fault(reply=Reply.CRASH))
@@ -39,7 +38,6 @@ def test_a_writer_is_seen_from_its_decision_on(status: Status, instant: bool) ->
 
 
 def test_a_decided_value_has_its_commit_timestamp() -> None:
-    """It is the same before and after it is put, so that it can be asserted as a version."""
     world = World()
     stopped_at(world, Status.ASSERTED)
     early = world.client(seed=2).read([X])[X]
@@ -48,7 +46,6 @@ def test_a_decided_value_has_its_commit_timestamp() -> None:
 
 
 def test_a_holder_that_only_asserts_leaves_the_value() -> None:
-    """Its buffer has no value for the key; the cell has."""
     world = World()
     world.put(Y, b"old")
     after_status(world, Status.ASSERTED, Fault(reply=Reply.CRASH))
@@ -59,7 +56,6 @@ def test_a_holder_that_only_asserts_leaves_the_value() -> None:
 
 @pytest.mark.parametrize("status", [None, Status.COMPLETE])
 def test_a_ghost_does_not_bring_its_value_back(status: Status | None) -> None:
-    """The lock of a finished transaction says nothing about the cell."""
     world = World()
     holder = ghost(world, status)
     world.store.check_and_put([Check(X.lock, holder, ((X.lock, b""),))])
@@ -70,7 +66,6 @@ def test_a_ghost_does_not_bring_its_value_back(status: Status | None) -> None:
 
 
 def test_a_damaged_row_is_not_guessed() -> None:
-    """Its value is in the buffer, and nobody can read that."""
     world = World()
     holder = stopped_at(world, Status.ASSERTED)
     world.store.write([Edit(column(b"txn", holder, b"buffer"), b"junk", world.clock.wall_ms())])
@@ -80,7 +75,6 @@ def test_a_damaged_row_is_not_guessed() -> None:
 
 @pytest.mark.parametrize("instant", [False, True], ids=["by row", "instant"])
 def test_data_that_looks_like_a_transaction_row_is_data(instant: bool) -> None:
-    """A copy of transaction rows, read together with what they hold, says nothing of them."""
     world = World()
     world.put(X, b"1")
     holder = ghost(world, None)
@@ -95,7 +89,6 @@ def test_data_that_looks_like_a_transaction_row_is_data(instant: bool) -> None:
 
 
 def test_a_status_of_a_newer_version_is_not_guessed() -> None:
-    """It may be a decided one."""
     world = World()
     holder = stopped_at(world, Status.LOCKED)
     now = world.clock.wall_ms() + 1
@@ -130,7 +123,6 @@ def test_a_status_of_a_newer_version_is_not_guessed() -> None:
     ],
 )
 def test_what_a_read_costs(keys: list[Key], status: Status | None, calls: int) -> None:
-    """One row without locks is one get; what is looked at again, is so only where it is needed."""
     world = World()
     world.put(X, b"1")
     world.engine.commit([Mutation(Z, b"1")])
@@ -149,7 +141,6 @@ def test_what_a_read_costs(keys: list[Key], status: Status | None, calls: int) -
 def test_what_a_read_costs_where_reads_are_of_one_instant(
     status: Status | None, calls: int
 ) -> None:
-    """Keys are looked at twice only where a holder had decided: together with its row."""
     world = World()
     if status is not None:
         stopped_at(world, status)
@@ -163,7 +154,6 @@ def test_what_a_read_costs_where_reads_are_of_one_instant(
 
 
 def test_a_holder_that_came_meanwhile_is_looked_at_too() -> None:
-    """Its row was not read with what it holds, so nobody knows what that is worth."""
     world = World()
     world.engine.commit([Mutation(X, b"0"), Mutation(Y, b"0")])
     stopped_at(world, Status.ASSERTED)
@@ -201,7 +191,6 @@ def racing(world: World, value_of: list[bytes]) -> None:
 
 
 def test_a_read_between_two_looks_is_tried_again() -> None:
-    """The cells of two rows come from two instants; only an unchanged second look joins them."""
     world = World()
     world.engine.commit([Mutation(X, b"0"), Mutation(Y, b"0")])
     racing(world, [b"3", b"2", b"1"])
@@ -210,7 +199,6 @@ def test_a_read_between_two_looks_is_tried_again() -> None:
 
 
 def test_a_reader_that_is_always_overtaken_takes_the_locks() -> None:
-    """It has waited for nobody until then; now it must see something."""
     world = World()
     world.engine.commit([Mutation(X, b"0"), Mutation(Y, b"0")])
     racing(world, [b"%d" % i for i in range(1, 21)])
@@ -221,7 +209,6 @@ def test_a_reader_that_is_always_overtaken_takes_the_locks() -> None:
 
 
 def test_a_deletion_between_two_looks_is_seen() -> None:
-    """The key has no value whose timestamp could be compared with its tag's; its tag tells."""
     world = World()
     world.engine.commit([Mutation(X, b"0"), Mutation(Y, b"0")])
     writer = world.client(seed=9)
@@ -240,7 +227,6 @@ def test_a_deletion_between_two_looks_is_seen() -> None:
 
 
 def test_what_comes_and_goes_beside_a_deleted_key_is_seen() -> None:
-    """Put and deleted again between two looks, it looks as it did; only its tag is a later one."""
     world = World()
     world.engine.commit([Mutation(X, b"0"), Mutation(Y, b"0")])
     world.engine.commit([Delete(X)])
@@ -264,7 +250,6 @@ def test_what_comes_and_goes_beside_a_deleted_key_is_seen() -> None:
 
 
 def test_a_holder_that_decides_between_the_looks_is_read_again() -> None:
-    """Both cells may be unchanged while one holder decided and the other had before."""
     world = World()
     world.engine.commit([Mutation(X, b"0"), Mutation(Y, b"0")])
     late = stopped_at(world, Status.LOCKED)
@@ -317,7 +302,6 @@ def test_a_row_that_goes_between_the_looks_is_read_again() -> None:
 
 @pytest.mark.parametrize("instant", [False, True], ids=["by row", "instant"])
 def test_who_has_looked_at_ranges_is_not_read_past(instant: bool) -> None:
-    """In the order of transactions it may come before this read; so it is waited for."""
     world = World()
     world.engine.commit([Mutation(X, b"0"), Mutation(Y, b"0")])
     holder = stopped_at(world, Status.LOCKED)
@@ -329,8 +313,6 @@ def test_who_has_looked_at_ranges_is_not_read_past(instant: bool) -> None:
 
 
 def test_a_locked_read_that_somebody_aborts_is_made_again() -> None:
-    """To fsck without a grace, who takes locks to read is a client like any other: that costs it a
-    retry, and must not cost its caller an error."""
     world = World()
     world.engine.commit([Mutation(X, b"0"), Mutation(Y, b"0")])
     world.put(column(b"txn", stopped_at(world, Status.LOCKED), b"ranges"), b"1")
@@ -349,7 +331,6 @@ def test_a_locked_read_that_somebody_aborts_is_made_again() -> None:
 
 
 def test_a_failing_locked_read_is_an_error() -> None:
-    """It may raise what a commit raises; it never returns half a snapshot."""
     world = World()
     world.engine.commit([Mutation(X, b"0"), Mutation(Y, b"0")])
     writer = world.client(seed=9)
@@ -368,12 +349,10 @@ def test_a_failing_locked_read_is_an_error() -> None:
 
 
 def test_no_keys_are_no_work() -> None:
-    """And no error."""
     assert World().engine.read([]) == {}
 
 
 def test_keys_are_answered_as_they_were_asked() -> None:
-    """A key without its table gets its own entry, and one asked twice is read once."""
     world = World()
     world.put(X, b"1")
     short = Key("x", "d", "x")
@@ -408,7 +387,6 @@ def test_a_read_whose_looks_lie_far_apart_begins_again() -> None:
 @pytest.mark.usefixtures("rows_for_all")
 @pytest.mark.parametrize("protocol", get_args(ProtocolName))
 def test_a_read_under_locks_leaves_no_outcome_open(protocol: ProtocolName) -> None:
-    """It changes nothing, so there is no commit whose outcome anybody could ask for."""
     world = World(replace(POLICY, read_tries=1), protocol)
     stopped_at(world, Status.ASSERTED)
     helper, decided, looked = world.client(seed=2), [], count()

@@ -36,7 +36,6 @@ def left(world: World, *keys: Key) -> list[Key]:
 
 
 def test_nothing_is_left_of_a_retired_key() -> None:
-    """Else each key that was ever used stays for ever."""
     world = World()
     deleted(world, X, Y)
     assert len(left(world, X, Y)) == 4
@@ -45,7 +44,6 @@ def test_nothing_is_left_of_a_retired_key() -> None:
 
 
 def test_a_key_that_was_only_asserted_is_retired() -> None:
-    """It never had a tag."""
     world = World()
     world.engine.commit([Mutation(Y, b"1")], [Version(X, None)])
     world.clock.advance(DAY_MS)
@@ -55,7 +53,6 @@ def test_a_key_that_was_only_asserted_is_retired() -> None:
 
 
 def test_a_value_is_deleted_with_its_key_where_it_is_the_one_expected() -> None:
-    """A marker of `once` whose time is over."""
     world = World()
     world.engine.commit([Mutation(X, b"1"), Mutation(Y, b"1")])
     world.clock.advance(DAY_MS)
@@ -67,7 +64,6 @@ def test_a_value_is_deleted_with_its_key_where_it_is_the_one_expected() -> None:
 
 
 def test_a_key_that_is_young_held_or_has_a_value_stays() -> None:
-    """Of each the protocol still needs something."""
     world = World()
     deleted(world, X)
     world.engine.commit([Mutation(Y, b"1")])
@@ -80,7 +76,6 @@ def test_a_key_that_is_young_held_or_has_a_value_stays() -> None:
 
 
 def test_an_absent_key_has_nothing_left() -> None:
-    """Two fscks may have found the same key; nothing of it must come to be."""
     world = World()
     assert retire(world.engine.context, {X: None}, old_ms(world)) == {X}
     assert left(world, X) == []
@@ -109,7 +104,6 @@ def test_a_later_lock_is_above_the_delete_or_is_not_seen() -> None:
 
 
 def test_whoever_takes_the_key_meanwhile_keeps_it() -> None:
-    """Before the retirer's look, and between that look and its delete."""
     for at in ("read", "check_and_put"):
         world = World()
         deleted(world, X)
@@ -130,7 +124,6 @@ def test_whoever_takes_the_key_meanwhile_keeps_it() -> None:
 
 
 def test_a_key_that_changed_before_it_was_locked_is_given_back() -> None:
-    """Somebody came and went between the first look and the lock."""
     world = World()
     deleted(world, X)
 
@@ -149,7 +142,6 @@ def test_a_key_that_changed_before_it_was_locked_is_given_back() -> None:
 @pytest.mark.parametrize("call", [1, 2, 3, 4, 5])
 @pytest.mark.parametrize("applied", [True, False])
 def test_a_retirer_may_stop_anywhere(call: int, applied: bool) -> None:
-    """Its lock keeps nobody waiting, and the key is whole or gone."""
     world = World()
     deleted(world, X)
     world.faults.calls = 0
@@ -165,8 +157,6 @@ def test_a_retirer_may_stop_anywhere(call: int, applied: bool) -> None:
 
 @pytest.mark.parametrize("call", [2, 4])
 def test_lost_answers_and_late_duplicates_do_no_harm(call: int) -> None:
-    """Of the lock and of the delete: lost, sent again, and landing once more after somebody has
-    written the key."""
     world = World()
     deleted(world, X)
     world.faults.calls = 0
@@ -184,7 +174,6 @@ def test_lost_answers_and_late_duplicates_do_no_harm(call: int) -> None:
 
 
 def test_a_store_that_cannot_delete_on_a_condition_is_known_before() -> None:
-    """So that nothing is locked in vain."""
     world = World()
     assert can_retire(world.engine.context)
     world.faults.features -= {"row_mutations"}
@@ -192,7 +181,6 @@ def test_a_store_that_cannot_delete_on_a_condition_is_known_before() -> None:
 
 
 def test_no_key_is_no_request() -> None:
-    """A batch may be empty."""
     world = World()
     world.faults.calls = 0
     assert retire(world.engine.context, {}, old_ms(world)) == set()
@@ -201,7 +189,6 @@ def test_no_key_is_no_request() -> None:
 
 @pytest.mark.parametrize("protocol", ["six-phase", "fenced"])
 def test_a_key_is_free_after_a_commit_in_either_protocol(protocol: ProtocolName) -> None:
-    """A fenced lock keeps its count, so its cell is not empty."""
     world = World(protocol=protocol)
     world.engine.commit([Mutation(X, b"1"), Mutation(Y, b"1")])
     found = read_guarded(world.engine.context, [X])[X]

@@ -63,7 +63,6 @@ def world(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[World]:
 
 
 def test_a_deleted_family_hides_what_arrives_later_below_it(world: World) -> None:
-    """A gateway's late duplicate must not bring back a deleted row, as in HBase."""
     world.do(Put(b"d", b"x", b"old", 5), Put(b"d", b"x", b"new", 9))
     world.do(Remove(b"d", None, 7))
     world.do(Put(b"d", b"x", b"late", 6), Put(b"d", b"y", b"late", 7), Put(b"d", b"y", b"kept", 8))
@@ -71,7 +70,6 @@ def test_a_deleted_family_hides_what_arrives_later_below_it(world: World) -> Non
 
 
 def test_a_deleted_version_of_a_family_hides_that_timestamp_only(world: World) -> None:
-    """HBase's DeleteFamilyVersion: of all columns, whenever they arrive."""
     world.do(Put(b"d", b"x", b"1", 5), Put(b"d", b"x", b"2", 6))
     world.do(Remove(b"d", None, 6, exact=True))
     world.do(Put(b"d", b"y", b"late", 6), Put(b"d", b"y", b"other", 7))
@@ -79,7 +77,6 @@ def test_a_deleted_version_of_a_family_hides_that_timestamp_only(world: World) -
 
 
 def test_a_transaction_sees_what_a_plain_client_deleted(world: World) -> None:
-    """They share the tables: its reads, its writes and its locks obey all markers."""
     world.tables.write([Edit(X, b"mine", 900)])
     world.do(Remove())
     assert world.tables.read([X]) == {X: None}
@@ -94,14 +91,12 @@ def test_a_transaction_sees_what_a_plain_client_deleted(world: World) -> None:
 
 
 def test_a_plain_client_sees_what_a_transaction_wrote_and_deleted(world: World) -> None:
-    """The other way round."""
     world.tables.write([Edit(X, b"1", 5), Edit(X, b"2", 6), Edit(X._replace(column=b"y"), b"3", 6)])
     world.tables.write([Edit(X, None, 5)])
     assert world.seen() == [(b"x", 6, b"2"), (b"y", 6, b"3")]
 
 
 def test_the_newest_versions_are_deleted_one_by_one(world: World) -> None:
-    """Two deletes of the newest in one mutation are of the two newest, as HBase counts them."""
     for time in (5, 6, 7):
         world.do(Put(b"d", b"x", b"%d" % time, time))
     world.do(Remove(b"d", b"x", None, exact=True), Remove(b"d", b"x", None, exact=True))
@@ -109,14 +104,12 @@ def test_the_newest_versions_are_deleted_one_by_one(world: World) -> None:
 
 
 def test_a_mutation_is_carried_out_on_what_was_there_before_it(world: World) -> None:
-    """HBase computes first and writes then: a delete in it masks its puts of the same time."""
     world.do(Put(b"d", b"n", bytes(7) + b"\1", 5))
     world.do(Remove(b"d", b"x"), Put(b"d", b"x", b"masked"), Add(b"d", b"n", 1))
     assert world.seen(Selection()) == [(b"n", 1_000, bytes(7) + b"\2")]
 
 
 def test_numbers_grow_and_values_are_appended_to_above_what_they_replace(world: World) -> None:
-    """Also where that is of the future; numbers begin again from below, as Java's do."""
     world.do(Put(b"d", b"n", b"\x7f" + b"\xff" * 7, 2_000), Put(b"d", b"v", b"a", 10))
     (result,) = world.rows.mutate(T, [(b"r", [Append(b"d", b"v", b"b"), Add(b"d", b"n", 1)])])
     assert [version[1:] for version in result.versions] == [
@@ -143,7 +136,6 @@ def test_numbers_grow_and_values_are_appended_to_above_what_they_replace(world: 
 def test_the_expected_value_stands_on_the_left(
     world: World, condition: Condition, holds: bool
 ) -> None:
-    """HBase compares that way round, and takes an absent cell for equal to nothing only."""
     world.do(Put(b"d", b"x", b"m", 2_000))
     assert world.rows.check_and_mutate(T, b"r", condition, [Put(b"d", b"y", b"done")]) is holds
     # Never below what was looked at, or it would be hidden by it.
@@ -152,14 +144,12 @@ def test_the_expected_value_stands_on_the_left(
 
 
 def test_a_cell_without_a_column_is_a_cell(world: World) -> None:
-    """HBase's null column."""
     world.do(Put(b"d", b"", b"bare", 5), Put(b"d", b"x", b"1", 5))
     assert world.seen(Selection(((b"d", b""),))) == [(b"", 5, b"bare")]
     assert world.seen() == [(b"", 5, b"bare"), (b"x", 5, b"1")]
 
 
 def test_a_compaction_forgets_markers_and_what_has_expired(world: World) -> None:
-    """Afterwards late puts are seen, as after HBase's; nothing is left of what nobody can see."""
     empty = list(world.store.read(lambda reader: list(reader.keys(b"", b"\xff"))))
     world.do(Put(b"d", b"x", b"1", 5), Remove(b"d", b"x", 6, exact=True), Remove(timestamp=7))
     world.tables.compact(T, 7)
@@ -172,7 +162,6 @@ def test_a_compaction_forgets_markers_and_what_has_expired(world: World) -> None
 
 
 def test_a_cell_with_a_ttl_of_its_own_is_gone_after_it_for_everybody(world: World) -> None:
-    """For reads of both kinds, scans, conditions, checks of transactions, and compactions."""
     world.do(Put(b"d", b"x", b"1", ttl_ms=100), Put(b"d", b"n", b"2"))
     world.clock.advance(100)
     assert world.tables.read([X]) == {X: Cell(b"1", 1_000)}
@@ -195,7 +184,6 @@ def test_a_cell_with_a_ttl_of_its_own_is_gone_after_it_for_everybody(world: Worl
 
 
 def test_a_cell_whose_own_ttl_is_over_is_compacted_away(world: World) -> None:
-    """Else what was to be gone would fill the disk."""
     empty = world.store.read(lambda reader: list(reader.keys(b"", b"\xff")))
     world.do(Put(b"d", b"x", b"1", ttl_ms=100))
     world.clock.advance(101)
@@ -204,7 +192,6 @@ def test_a_cell_whose_own_ttl_is_over_is_compacted_away(world: World) -> None:
 
 
 def test_what_is_added_to_keeps_its_ttl_unless_it_is_given_another(world: World) -> None:
-    """As in HBase, whose counters carry it on."""
     world.do(Add(b"d", b"x", 1, ttl_ms=100), Append(b"d", b"y", b"1", ttl_ms=100))
     world.do(Add(b"d", b"x", 1), Append(b"d", b"y", b"1"), Add(b"d", b"z", 1, ttl_ms=100))
     world.do(Add(b"d", b"z", 1, ttl_ms=500))
@@ -215,7 +202,6 @@ def test_what_is_added_to_keeps_its_ttl_unless_it_is_given_another(world: World)
 
 
 def test_versions_that_must_stay_outlive_the_ttl(world: World) -> None:
-    """MIN_VERSIONS, in reads of both kinds and in compactions."""
     world.admin.add_family(T, b"m", FamilySettings(versions=3, min_versions=1, ttl_ms=100))
     for time in (800, 850, 950):
         world.do(Put(b"m", b"x", b"%d" % time, time))
@@ -243,7 +229,6 @@ def test_versions_that_must_stay_outlive_the_ttl(world: World) -> None:
 def test_what_hbase_refuses_is_refused_with_its_reason(
     world: World, row: bytes, operation: Operation, reason: str
 ) -> None:
-    """The services make HBase's exceptions of the reasons."""
     with pytest.raises(Refused) as caught:
         world.do(Put(b"d", b"x", b"undone"), operation, row=row)
     assert caught.value.reason == reason
@@ -251,7 +236,6 @@ def test_what_hbase_refuses_is_refused_with_its_reason(
 
 
 def test_a_cell_may_be_as_large_as_hbase_takes_it(world: World) -> None:
-    """And a value that is appended to may not become larger."""
     largest = bytes(MAX_CELL - 27)  # 20 bytes, 4 for the length, and three names of one byte
     world.do(Put(b"d", b"x", largest))
     with pytest.raises(Refused, match=r"the cell is too large .* limit=10485760"):
@@ -260,7 +244,6 @@ def test_a_cell_may_be_as_large_as_hbase_takes_it(world: World) -> None:
 
 
 def test_a_column_may_be_longer_than_a_row(world: World) -> None:
-    """Also beside others that begin in the same way, and in a long row, read in both directions."""
     row, long = b"\0" * 32_767, b"c" * MAX_COLUMN
     names = [long[:-1], long, long[:-1] + b"d"]
     world.do(*[Put(b"d", name, b"1") for name in names], row=row)
@@ -273,7 +256,6 @@ def test_a_column_may_be_longer_than_a_row(world: World) -> None:
 
 
 def test_a_disabled_table_refuses_reads_and_writes_of_all_kinds(world: World) -> None:
-    """Whoever disabled it relies on nothing changing meanwhile."""
     world.do(Put(b"d", b"x", b"1", 5))
     world.admin.disable(T)
     for call in (

@@ -68,8 +68,6 @@ ends = st.one_of(st.just(b""), st.sampled_from([*ROWS, b"0", b"a\0\1", LONG + b"
 def test_any_range_is_scanned_in_order_in_pages_of_any_size(
     rows: Rows, asked: Range, limit: int
 ) -> None:
-    """An own walk over keys of all lengths and both directions goes wrong by one easily."""
-
     ends_ = [(asked.start, True), (asked.stop, asked.include_stop)]
     (first, first_too), (last, last_too) = reversed(ends_) if asked.reverse else ends_
 
@@ -82,7 +80,6 @@ def test_any_range_is_scanned_in_order_in_pages_of_any_size(
 
 
 def test_a_page_ends_where_much_was_looked_at_in_vain() -> None:
-    """A transaction that looks for ever would keep the store from using its pages again."""
     rows = opened(MemoryStore())
     count = PAGE_ROWS_SEEN + 1
     rows.mutate(T, [(b"%05d" % number, [Put(b"d", b"x", b"1")]) for number in range(count)])
@@ -94,7 +91,6 @@ def test_a_page_ends_where_much_was_looked_at_in_vain() -> None:
 
 
 def test_a_page_ends_where_its_values_are_large() -> None:
-    """The memory of a server is shared by all its clients."""
     rows = opened(MemoryStore())
     size = PAGE_BYTES // 2
     rows.mutate(T, [(b"%d" % number, [Put(b"d", b"x", bytes(size))]) for number in range(9)])
@@ -103,7 +99,6 @@ def test_a_page_ends_where_its_values_are_large() -> None:
 
 @pytest.mark.parametrize("reverse", [False, True])
 def test_a_page_of_no_rows_is_before_the_first_row(reverse: bool) -> None:
-    """Asked for none, a scan of a whole table stays at its beginning, in either direction."""
     rows = opened(MemoryStore())
     rows.mutate(T, [(row, [Put(b"d", b"x", b"1")]) for row in (b"a", b"b")])
     empty = rows.scan(T, Range(reverse=reverse), Selection(), limit_rows=0)
@@ -112,7 +107,6 @@ def test_a_page_of_no_rows_is_before_the_first_row(reverse: bool) -> None:
 
 
 def test_a_row_of_many_versions_comes_as_several_results() -> None:
-    """HBase's batches: all but the last say that more follows."""
     rows = opened(MemoryStore())
     puts = [Put(b"d", b"%d" % number, b"1") for number in range(5)]
     rows.mutate(T, [(b"r", puts), (b"s", puts[:2])])
@@ -126,7 +120,6 @@ def test_a_row_of_many_versions_comes_as_several_results() -> None:
 
 
 def test_a_scan_goes_on_in_a_table_that_was_truncated_meanwhile() -> None:
-    """Nothing is open between the pages, so a position outlives what it pointed at."""
     store = MemoryStore()
     rows = opened(store)
     rows.mutate(T, [(row, [Put(b"d", b"x", b"1")]) for row in (b"a", b"b")])

@@ -54,7 +54,6 @@ STATES = {
 
 @pytest.mark.parametrize("status", Status)
 def test_each_status_calls_for_something(status: Status) -> None:
-    """Recovery is a table from status to work, and this is the table."""
     world = World()
     stopped_at(world, Status.ASSERTED)
     (row,) = world.rows()
@@ -63,7 +62,6 @@ def test_each_status_calls_for_something(status: Status) -> None:
 
 
 def test_a_row_without_status_is_debris_and_one_without_buffer_is_what_its_status_says() -> None:
-    """The one can never decide; the owner of the other still may, and then nobody can finish it."""
     assert TransactionRow(b"row").state is RowState.DEBRIS
     assert TransactionRow(b"row", Status.LOCKED).state is RowState.UNDECIDED
     assert TransactionRow(b"row", Status.ABORTING).state is RowState.ABORTING
@@ -72,13 +70,11 @@ def test_a_row_without_status_is_debris_and_one_without_buffer_is_what_its_statu
 
 
 def test_what_may_be_decided_and_does_not_decode_is_unreadable() -> None:
-    """Guessing at it could lose a commit."""
     assert TransactionRow(b"row", corrupt="unknown status").state is RowState.UNREADABLE
     assert TransactionRow(b"row", Status.PUT, corrupt="junk").state is RowState.UNREADABLE
 
 
 def test_a_decided_row_without_a_plan_is_unreadable() -> None:
-    """It cannot be finished: nobody knows at which timestamp."""
     world = World()
     row_key = stopped_at(world, Status.ASSERTED)
     plan = column(b"txn", row_key, b"plan")
@@ -91,7 +87,6 @@ def test_a_decided_row_without_a_plan_is_unreadable() -> None:
 
 
 def test_rows_that_are_no_transactions_are_passed_over() -> None:
-    """The markers of `once` live in the same table."""
     world = World()
     done = world.engine.commit([Mutation(X, b"1")], once="token")
     found = list(transactions(world.engine.context))
@@ -100,7 +95,6 @@ def test_rows_that_are_no_transactions_are_passed_over() -> None:
 
 
 def test_rows_come_lazily() -> None:
-    """A store may hold more rows than fit into memory."""
     world = World()
     for _ in range(3):
         world.engine.commit([Mutation(X, b"1")])
@@ -112,7 +106,6 @@ def test_rows_come_lazily() -> None:
 
 @pytest.mark.parametrize("salt_buckets", [1, 100])
 def test_a_transaction_is_found_by_a_part_of_its_key(salt_buckets: int) -> None:
-    """People copy what they can see of it."""
     world = World(salt_buckets=salt_buckets)
     context = world.engine.context
     keys = [world.engine.commit([Mutation(X, b"1")]).transaction for _ in range(3)]
@@ -128,7 +121,6 @@ def test_a_transaction_is_found_by_a_part_of_its_key(salt_buckets: int) -> None:
 
 
 def test_a_whole_row_key_is_looked_up_and_not_searched_for() -> None:
-    """Somebody asks for a transaction that has expired, in a table of a million."""
     world = World(salt_buckets=100)
     for _ in range(20):
         world.engine.commit([Mutation(X, b"1")])
@@ -146,7 +138,6 @@ def test_a_whole_row_key_is_looked_up_and_not_searched_for() -> None:
 
 @pytest.mark.parametrize("salt_buckets", [1, 100])
 def test_a_piece_of_a_key_means_a_transaction_and_not_its_parts(salt_buckets: int) -> None:
-    """Each part's key begins with that of its transaction; it is found by what comes after that."""
     world = World(salt_buckets=salt_buckets)
     context, client = world.engine.context, PartsClient(world.engine)
     whole = client.begin()
@@ -170,7 +161,6 @@ def test_a_piece_of_a_key_means_a_transaction_and_not_its_parts(salt_buckets: in
 
 
 def test_a_whole_row_has_every_cell_or_is_none() -> None:
-    """Deleting a row must not leave a column behind that reading it does not name."""
     world = World()
     row_key = world.engine.commit([Mutation(X, b"1")]).transaction
     row = whole_row(world.engine.context, row_key)
@@ -181,7 +171,6 @@ def test_a_whole_row_has_every_cell_or_is_none() -> None:
 
 
 def test_the_summary_counts_what_a_quiet_store_has_none_of() -> None:
-    """A job that ends with no lock, no tag and no unfinished row has left nothing behind."""
     world = World()
     world.engine.commit([Mutation(X, b"1")], once="token")
     with pytest.raises(AssertionFailedError):
@@ -196,7 +185,6 @@ def test_the_summary_counts_what_a_quiet_store_has_none_of() -> None:
 
 
 def test_the_summary_sees_the_markers_of_once() -> None:
-    """They are locked and tagged like any key, in the transaction table."""
     world = World()
     world.engine.commit([Mutation(X, b"1")], once="token")
     marker = Key(b"once.token", b"t", b"done", b"txn")
@@ -205,7 +193,6 @@ def test_the_summary_sees_the_markers_of_once() -> None:
 
 
 def test_a_scan_is_one_call_for_any_number_of_rows() -> None:
-    """The rows are not read one by one."""
     world = World()
     for _ in range(5):
         world.engine.commit([Mutation(X, b"1")])
@@ -217,7 +204,6 @@ def test_a_scan_is_one_call_for_any_number_of_rows() -> None:
 
 
 def test_every_look_goes_on_where_the_store_failed() -> None:
-    """A gateway's restart costs a page, not the whole look; nothing is missed or counted twice."""
     world = World()
     rows = [Key(b"%03d" % number, "d", "x", TABLE) for number in range(100)]
     world.engine.commit_many([([Mutation(key, b"1")], []) for key in rows])
@@ -277,7 +263,6 @@ def test_finished_rows_are_passed_over_while_their_keys_are_young(salt_buckets: 
 
 
 def test_an_unfinished_row_is_found_among_finished_ones_of_every_bucket() -> None:
-    """Each bucket has young rows of its own, and something before them and behind."""
     world = World(salt_buckets=20)
     context = world.engine.context
     done = world.engine.commit([Mutation(X, b"1")], once="token").transaction
@@ -308,7 +293,6 @@ class Pondering(CountingStore):
 
 
 def test_a_look_can_be_ended_while_there_is_nothing_to_tell() -> None:
-    """A quiet table of 100 million rows is one long scan that yields none of them."""
     world = World()
     done = world.engine.commit([Mutation(X, b"1")]).transaction
     world.clock.advance(DAY_MS)
@@ -345,7 +329,6 @@ def part_of(span: Span, names: list[bytes]) -> list[bytes]:
 @pytest.mark.usefixtures("rows_for_all")
 @pytest.mark.parametrize("protocol", ["six-phase", "fenced"])
 def test_heads_tell_since_when_rows_have_their_status(protocol: ProtocolName) -> None:
-    """`txn ls --older-than` goes by it, without reading what the rows were to write."""
     world = World(protocol=protocol)
     stopped_at(world, Status.WRITTEN)
     world.clock.advance(60_000)
@@ -362,7 +345,6 @@ def test_heads_tell_since_when_rows_have_their_status(protocol: ProtocolName) ->
 
 
 def test_rows_without_a_known_status_are_listed_apart() -> None:
-    """What is left of a deleted row, and what a newer version has written, must not be hidden."""
     world = World()
     done = world.engine.commit([Mutation(X, b"1")]).transaction
     debris, newer = (new_row_key(created_ms(done), uid) for uid in (1, 2))
@@ -377,7 +359,6 @@ def test_rows_without_a_known_status_are_listed_apart() -> None:
 
 
 def test_a_table_that_goes_amid_a_look_is_told_at_once() -> None:
-    """It comes back by a person's hand: nobody waits for it."""
     world = World()
     for _ in range(3):
         world.engine.commit([Mutation(X, b"1")])
@@ -393,7 +374,6 @@ def test_a_table_that_goes_amid_a_look_is_told_at_once() -> None:
 
 
 def test_a_row_is_left_out_by_the_value_of_one_cell() -> None:
-    """Where a store cannot tell, its client does, and by the same rule."""
     exclude = RowExclusion(b"d", b"x", frozenset({b"out"}))
     family = Key("r", "e", "x", "data")
     assert exclude.matches(Row(b"r", {family: Cell(b"in", 1), X: Cell(b"out", 1)}))

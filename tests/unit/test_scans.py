@@ -72,9 +72,6 @@ def down(times: int, method: str) -> Callable[[Call], Fault]:
     return lambda call: left.pop() if call.method == method and left else Fault()
 
 
-# ------------------------------------------------------------------------------ what is asked
-
-
 @both_ways
 @pytest.mark.parametrize(
     ("asked", "expected"),
@@ -94,7 +91,6 @@ def down(times: int, method: str) -> Callable[[Call], Fault]:
     ],
 )
 def test_what_a_scan_covers(asked: dict[str, object], expected: str, snapshot: bool) -> None:
-    """From start to stop, or all rows with a prefix, and nothing else."""
     world = World()
     filled(world, "c", "a", b"b\xff", "b")
     found = world.engine.scan(snapshot=snapshot, **asked)  # type: ignore[arg-type]
@@ -103,7 +99,6 @@ def test_what_a_scan_covers(asked: dict[str, object], expected: str, snapshot: b
 
 @both_ways
 def test_what_a_scan_shows(snapshot: bool) -> None:
-    """RowCells as a read shows them; no lock, no tag, and no row that has nothing else."""
     world = World()
     filled(world, "a", "b")
     world.engine.commit([Delete(key("a")), Mutation(key("b", "y"), b"2")])
@@ -130,14 +125,12 @@ def test_what_a_scan_shows(snapshot: bool) -> None:
 def test_a_bad_scan_is_refused_at_once(
     asked: dict[str, object], message: str, snapshot: bool
 ) -> None:
-    """Not when its first row is asked for."""
     with pytest.raises(InvalidRequestError, match=message):
         World().engine.scan(snapshot=snapshot, **asked)  # type: ignore[arg-type]
 
 
 @both_ways
 def test_a_scan_ends_at_its_deadline(snapshot: bool) -> None:
-    """However many rows are left, or the store fails."""
     world = World()
     filled(world, "a", "b", "c")
     with pytest.raises(DeadlineError, match="before anything was read"):
@@ -151,7 +144,6 @@ def test_a_scan_ends_at_its_deadline(snapshot: bool) -> None:
 
 
 def test_a_read_is_not_tried_longer_than_it_may_take() -> None:
-    """The policy's patience with a store is longer."""
     world = World(replace(POLICY, store_patience_ms=4_000))
     filled(world, "a")
     world.faults.plan = down(1_000, "read")
@@ -166,7 +158,6 @@ def test_a_read_is_not_tried_longer_than_it_may_take() -> None:
 
 
 def test_a_block_may_read_for_longer_than_the_policy_gives_a_commit() -> None:
-    """Only a deadline of its own is for its reads as well."""
     world = World()
     filled(world, "a", "b")
 
@@ -181,7 +172,6 @@ def test_a_block_may_read_for_longer_than_the_policy_gives_a_commit() -> None:
 
 
 def test_a_view_may_be_bounded_in_bytes() -> None:
-    """For a server, which has all of it in memory at once."""
     world = World()
     filled(world, "a", "b", "c")
     found = list(world.engine.scan(snapshot=True))
@@ -195,7 +185,6 @@ def test_a_view_may_be_bounded_in_bytes() -> None:
 
 @both_ways
 def test_the_cells_of_a_scan_are_found_by_the_keys_that_a_read_takes(snapshot: bool) -> None:
-    """Those of the engine's own table name none. The rows stay what they were otherwise."""
     world = World()
     world.engine.commit([Mutation(X, "1")])
     (row,) = world.engine.scan(snapshot=snapshot)
@@ -214,7 +203,6 @@ def test_the_cells_of_a_scan_are_found_by_the_keys_that_a_read_takes(snapshot: b
 
 
 def test_a_scan_needs_a_table() -> None:
-    """Its own or the engine's."""
     with pytest.raises(InvalidRequestError, match="no table"):
         make_span(None)
 
@@ -226,7 +214,6 @@ def test_no_columns_are_not_all_of_them() -> None:
 
 
 def test_a_span_contains_what_its_scan_finds() -> None:
-    """Transactions ask it which of their own keys belong to a scan."""
     wanted = make_span(TABLE, "b", "d", columns=[("d", "x")])
     assert key("b") in wanted
     others = [key("a"), key("d"), key("b", "y"), key("b")._replace(table=b"other")]
@@ -234,13 +221,9 @@ def test_a_span_contains_what_its_scan_finds() -> None:
     assert key("z", "y") in Span(TABLE)
 
 
-# ------------------------------------------------------------------- beside others, by row
-
-
 @both_ways
 @pytest.mark.parametrize("status", list(Status)[:5])
 def test_a_writer_is_seen_from_its_decision_on(status: Status, snapshot: bool) -> None:
-    """All of a row's cells together, those that are new to it too; and nobody is waited for."""
     world = World()
     filled(world, "a", "b", "c")
     after_status(world, status, Fault(reply=Reply.CRASH))
@@ -258,7 +241,6 @@ def test_a_writer_is_seen_from_its_decision_on(status: Status, snapshot: bool) -
 
 @both_ways
 def test_a_ghost_does_not_bring_its_value_back(snapshot: bool) -> None:
-    """The lock of a finished transaction says nothing about the cell."""
     world = World()
     ghost(world, Status.COMPLETE)
     assert values(world.client(seed=2).scan(snapshot=snapshot)) == {b"x": {b"x": b"2"}}
@@ -280,7 +262,6 @@ def between_looks(world: World, works: list[Callable[[], object]]) -> list[Call]
 
 
 def test_a_row_that_changes_between_the_looks_is_looked_at_again() -> None:
-    """A key may have come to it that the first look knew nothing of."""
     world = World()
     filled(world, "x")
     stopped_at(world, Status.ASSERTED)
@@ -295,7 +276,6 @@ def test_a_row_that_changes_between_the_looks_is_looked_at_again() -> None:
 
 @both_ways
 def test_a_holder_that_crosses_its_decision_is_looked_at_again(snapshot: bool) -> None:
-    """Of two holders of a row, the first may have decided before the second did."""
     world = World()
     filled(world, "x")
     stopped_at(world, Status.ASSERTED)
@@ -328,7 +308,6 @@ def never_still(world: World, work: Callable[[int], object]) -> None:
 
 
 def test_a_row_that_never_stands_still_is_read_under_its_locks() -> None:
-    """The key that came to it meanwhile is locked as well: half a commit is never seen."""
     world = World()
     filled(world, "x")
     stopped_at(world, Status.ASSERTED)
@@ -347,7 +326,6 @@ def test_a_row_that_never_stands_still_is_read_under_its_locks() -> None:
 
 
 def test_a_row_that_keeps_growing_is_a_conflict() -> None:
-    """The scan ends; it returns no half of a transaction."""
     world = World()
     filled(world, "x")
     stopped_at(world, Status.ASSERTED)
@@ -359,7 +337,6 @@ def test_a_row_that_keeps_growing_is_a_conflict() -> None:
 
 
 def test_a_deleted_row_of_a_page_is_not_there() -> None:
-    """It was held at the first look, and its writer deleted it."""
     world = World()
     filled(world, "x", "y")
     stopped_at(world, Status.ASSERTED)
@@ -381,7 +358,6 @@ def test_the_longest_row_is_looked_at_again() -> None:
 
 
 def test_a_scan_goes_on_where_the_store_failed() -> None:
-    """With the next row; none is missed and none is met twice."""
     world = World()
     rows = [b"%03d" % number for number in range(250)]
     filled(world, *rows)
@@ -390,7 +366,6 @@ def test_a_scan_goes_on_where_the_store_failed() -> None:
 
 
 def test_a_store_that_keeps_failing_is_an_error() -> None:
-    """Half a scan is not taken for a whole one."""
     world = World()
     filled(world, "x")
     world.faults.plan = down(100, "scan")
@@ -399,7 +374,6 @@ def test_a_store_that_keeps_failing_is_an_error() -> None:
 
 
 def test_a_scan_is_lazy() -> None:
-    """Its memory and its requests are those of a page."""
     world = World()
     world.store.write([Edit(key(b"%05d" % number), b"1", 5) for number in range(1300)])
     counting = CountingStore(world.store)
@@ -417,8 +391,6 @@ def test_a_scan_is_lazy() -> None:
     [(Status.LOCKED, {"scan": 1, "read": 1}), (Status.ASSERTED, {"scan": 2, "read": 2})],
 )
 def test_what_held_rows_cost(status: Status, cost: dict[str, int]) -> None:
-    """A page of them costs a look at their holders, which tells those that are undecided by their
-    status alone; where one is not, one more look, and one at the rows; however many there are."""
     world = World()
     filled(world, *[b"%03d" % number for number in range(50)])
     after_status(world, status, Fault(reply=Reply.CRASH))
@@ -454,7 +426,6 @@ def count_requests_read(counting: CountingStore, holder: bytes) -> int:
 
 
 def test_what_was_decided_is_read_once_for_many_pages() -> None:
-    """Else a transaction of many rows would be decoded for each hundred of them."""
     world = World()
     holder = stop_with_many(world, 350)
     counting = CountingStore(world.store)
@@ -495,11 +466,7 @@ def test_how_far_the_decided_has_got_is_read_for_each_page() -> None:
     assert found[b"220"][ghosted].value == b"newer"
 
 
-# ------------------------------------------------------------------------------- a snapshot
-
-
 def test_a_snapshot_is_of_one_instant() -> None:
-    """Row by row, a transaction may be seen in one row and not in the other."""
     world = World()
     world.engine.commit([Mutation(X, b"0"), Mutation(Y, b"0")])
     writer, engine = world.client(seed=9), world.client(world.faults, seed=2)
@@ -511,7 +478,6 @@ def test_a_snapshot_is_of_one_instant() -> None:
 
 
 def test_a_range_that_never_stands_still_is_a_conflict() -> None:
-    """There is no lock that would hold off what comes into it."""
     world = World()
     writer, engine = world.client(seed=9), world.client(world.faults, seed=2)
     list(engine.scan())
@@ -521,7 +487,6 @@ def test_a_range_that_never_stands_still_is_a_conflict() -> None:
 
 
 def test_a_snapshot_has_a_limit() -> None:
-    """It is held in memory, twice; the error says how many rows may be."""
     world = World(policy=Policy(snapshot_rows=3))
     filled(world, "a", "b", "c")
     assert len(list(world.engine.scan(snapshot=True))) == 3
@@ -532,7 +497,6 @@ def test_a_snapshot_has_a_limit() -> None:
 
 
 def test_a_cell_that_only_looks_like_a_lock_is_left_alone() -> None:
-    """A column named _lock belongs to no key, whoever wrote it."""
     world = World()
     filled(world, "x")
     odd = Key("x", "d", "_lock", TABLE)
@@ -551,8 +515,6 @@ def deleted_keys(world: World, count: int) -> None:
 
 
 def test_deleted_keys_do_not_count() -> None:
-    """A queue in a table leaves them for as long as fsck keeps them; a snapshot and a block are
-    limited by what they find."""
     world = World(policy=Policy(snapshot_rows=3))
     deleted_keys(world, 10)
     filled(world, "a", "b", "c")
@@ -565,7 +527,6 @@ def test_deleted_keys_do_not_count() -> None:
 
 
 def test_what_is_held_counts() -> None:
-    """Its value may be decided and not yet put."""
     world = World(policy=Policy(snapshot_rows=1))
     filled(world, "a")
     stopped_at(world, Status.LOCKED)
@@ -574,7 +535,6 @@ def test_what_is_held_counts() -> None:
 
 
 def test_a_snapshot_among_deleted_keys_takes_little_memory() -> None:
-    """Its looks keep what they find, and one digest of all that is left of deleted keys."""
     world = World()
     filled(world, "a")
     most = []
@@ -612,7 +572,6 @@ def test_a_held_row_is_settled_by_looks_close_together() -> None:
 
 
 def test_a_snapshot_is_of_looks_close_together() -> None:
-    """The same, for a range."""
     world = World()
     filled(world, "a", "b")
     counting = CountingStore(world.faults)
@@ -623,7 +582,6 @@ def test_a_snapshot_is_of_looks_close_together() -> None:
 
 
 def test_a_deleted_row_that_changes_between_the_looks_is_seen() -> None:
-    """Though only a digest is kept of it."""
     world = World()
     filled(world, "a", "b")
     world.engine.commit([Delete(key("b"))])
@@ -642,9 +600,6 @@ def test_a_deleted_row_that_changes_between_the_looks_is_seen() -> None:
     assert counting.calls["scan"] == 4
 
 
-# ------------------------------------------------------------------------ of named columns
-
-
 class Noting:
     """A store that takes down the columns that its scans are asked for."""
 
@@ -661,7 +616,6 @@ class Noting:
 
 
 def test_tags_of_named_columns_are_read_only_where_rows_are_held() -> None:
-    """They are a third of all cells, and tell nothing of a row that nobody holds."""
     world = World(protocol="six-phase")
     filled(world, "a", "b", "c")
     stopped_at(world, Status.ASSERTED, key("b"))

@@ -93,9 +93,6 @@ def list_keys_found(context: Context, *args: Any, **options: Any) -> list[bytes]
     return [row.row_key for page in list_pages(context, *args, **options) for row in page.rows]
 
 
-# ------------------------------------------------------------------- exactly once, in order
-
-
 MOMENTS = st.one_of(
     st.integers(NOW_MS - 5, NOW_MS + 5),  # many of one ms
     st.integers(0, 10**13 - 1),
@@ -128,7 +125,6 @@ KEYS = st.builds(
 def test_pages_have_each_row_once_and_in_order(
     row_keys: list[bytes], count: int, most: int, with_parts: bool, with_statuses: bool
 ) -> None:
-    """However small the limits are: buckets, equal times, clocks that are ahead, parts."""
     rows = Rows()
     half = len(row_keys) // 2 if with_statuses else len(row_keys)
     rows.put(row_keys[:half])
@@ -146,7 +142,6 @@ def test_pages_have_each_row_once_and_in_order(
 def test_thousands_of_one_millisecond_are_paged_through(
     random: bool, prefixes: list[bytes]
 ) -> None:
-    """There the row key is all that a page can be bounded by, also where its digits are alike."""
     rows, rng = Rows(), Random(7)
     uids = [rng.getrandbits(128) if random else number for number in range(700)]
     due = rows.put([prefixes[uid % len(prefixes)] + new_row_key(NOW_MS, uid) for uid in uids])
@@ -158,7 +153,6 @@ def test_thousands_of_one_millisecond_are_paged_through(
 
 
 def test_a_page_can_begin_at_a_time_or_a_row() -> None:
-    """A person goes to where something has happened."""
     rows = Rows()
     keys = rows.put([new_row_key(NOW_MS - number, 5) for number in range(10)])
     found = find_page(rows.context, Query(), b"%013d" % (NOW_MS - 7))
@@ -170,12 +164,8 @@ def test_a_page_can_begin_at_a_time_or_a_row() -> None:
 
 
 def test_an_empty_table_is_a_page_without_rows() -> None:
-    """It has been made, and nobody has committed yet."""
     page = find_page(Rows().context, Query())
     assert page == SearchPage([], None, 0, Stop.BEGINNING)
-
-
-# --------------------------------------------------------------------------------- its cost
 
 
 class Fetching(CountingStore):
@@ -211,7 +201,6 @@ def find_cost(rows: Rows, query: Query, before: bytes | None = None) -> tuple[in
 def test_the_cost_of_a_page_is_not_that_of_the_table(
     query: Query, most: int, uri: str, tmp_path: Path
 ) -> None:
-    """A table of 100 million rows is read as quickly as one of some thousands."""
     costs = []
     for number in (3_000, 20_000):
         place = uri if uri == "memory://" else f"embedded://{tmp_path}/{number}?sync=off"
@@ -225,7 +214,6 @@ def test_the_cost_of_a_page_is_not_that_of_the_table(
 
 
 def test_a_page_of_many_buckets_reads_one_row_more_of_each() -> None:
-    """The newest rows of all are merged from those of each."""
     rows, rng = Rows(), Random(3)
     uids = [rng.getrandbits(128) for _ in range(5_000)]
     rows.put([new_row_key(NOW_MS - at, uid, salt_buckets=20) for at, uid in enumerate(uids)])
@@ -236,14 +224,12 @@ def test_a_page_of_many_buckets_reads_one_row_more_of_each() -> None:
 
 
 def test_a_quiet_store_is_read_in_few_calls() -> None:
-    """Times in which nothing was begun cost nothing."""
     rows = Rows()
     rows.put([new_row_key(NOW_MS - 10**9 * at, at) for at in range(20)])
     assert find_cost(rows, Query()) == (2, 20, 20)
 
 
 def test_parts_are_skipped() -> None:
-    """A transaction may have 100,000 of them, between it and the next."""
     rows = Rows()
     whole, other = (new_row_key(NOW_MS, uid) for uid in (1, 2))
     rows.put([whole, other])
@@ -254,7 +240,6 @@ def test_parts_are_skipped() -> None:
 
 
 def test_a_page_says_how_far_it_has_read() -> None:
-    """A person is told, and may go on."""
     rows = Rows()
     rows.put([new_row_key(NOW_MS - at, at) for at in range(1_000)])
     wanted = Query(statuses=frozenset({Status.LOCKED}))
@@ -267,7 +252,6 @@ def test_a_page_says_how_far_it_has_read() -> None:
 
 
 def test_a_page_is_bounded_in_bytes() -> None:
-    """One row may have ten megabytes."""
     rows = Rows()
     big = Request((Mutation(X, b"x" * 100_000),))
     due = rows.put([new_row_key(NOW_MS - at, at) for at in range(60)], request=big)
@@ -320,7 +304,6 @@ def test_few_rows_are_read_at_once() -> None:
 
 
 def test_a_page_is_bounded_in_time() -> None:
-    """A slow store is looked at in short steps."""
     rows = Rows()
     due = rows.put([new_row_key(NOW_MS - 1_000 * at, at) for at in range(300)])
     slow = replace(rows.context, store=Slow(rows.store, rows.clock))
@@ -342,11 +325,7 @@ class Slow(CountingStore):
             yield row
 
 
-# ------------------------------------------------------------------------------ what is wanted
-
-
 def test_a_piece_of_a_row_key_is_found() -> None:
-    """As `txn show` takes it; a whole key and one with its time at once."""
     rows, rng = Rows(), Random(5)
     keys = [
         b"0%d." % (at % 3) + new_row_key(NOW_MS - at * 50_000, rng.getrandbits(128))
@@ -366,7 +345,6 @@ def test_a_piece_of_a_row_key_is_found() -> None:
 
 
 def test_parts_are_found_by_what_only_they_have() -> None:
-    """Nothing else has a `-`."""
     rows = Rows()
     whole = new_row_key(NOW_MS, 1)
     parts = [child_key(whole, 3, number) for number in range(5)]
@@ -384,7 +362,6 @@ def test_parts_are_found_by_what_only_they_have() -> None:
 
 @pytest.mark.parametrize("protocol", ["six-phase", "fenced"])
 def test_transactions_are_found_by_what_they_name(protocol: Any) -> None:
-    """By a key, a table, a label, a status; each alone and together."""
     world = World(protocol=protocol)
     context = world.engine.context
     other, far_away = Key("x", "d", "x", "other"), Key("z", "d", "x", TABLE)
@@ -420,7 +397,6 @@ def test_transactions_are_found_by_what_they_name(protocol: Any) -> None:
 
 
 def test_rows_come_with_all_that_they_have() -> None:
-    """What a page shows is not read again."""
     world = World()
     world.engine.commit([Mutation(X, b"1")], labels={"job": "load"})
     (row,) = find_page(world.engine.context, Query()).rows
@@ -430,7 +406,6 @@ def test_rows_come_with_all_that_they_have() -> None:
 
 
 def test_rows_without_a_status_are_shown() -> None:
-    """They are what is left of rows that were deleted."""
     rows = Rows()
     (done,) = rows.put([new_row_key(NOW_MS - 2, 1)])
     (debris,) = rows.put([new_row_key(NOW_MS - 1, 2)], None)
@@ -445,7 +420,6 @@ def test_rows_without_a_status_are_shown() -> None:
 
 
 def test_rows_of_others_are_no_transactions() -> None:
-    """Also where they begin as those do, and come before all of them."""
     rows = Rows()
     (done,) = rows.put([b"03." + new_row_key(NOW_MS, 1)])
     strange = [b"transaction.0junk", b"03.transaction.0junk", b"05.transaction.x", b"03.zebra"]
@@ -456,7 +430,6 @@ def test_rows_of_others_are_no_transactions() -> None:
 
 
 def test_a_look_for_the_young_stops_where_rows_were_begun_before() -> None:
-    """What was begun long ago and ended just now comes behind that, for who wants it."""
     rows = Rows()
     (late,) = rows.put([new_row_key(NOW_MS - 10**9, 1)], at_ms=NOW_MS - 10)
     (young,) = rows.put([new_row_key(NOW_MS - 500, 1)], at_ms=NOW_MS - 400)
@@ -480,7 +453,6 @@ def test_the_old_are_gone_straight_to() -> None:
 
 
 def test_a_fenced_row_is_as_old_as_the_server_says() -> None:
-    """The timestamp of its status is its owner's."""
     rows = Rows()
     context = replace(rows.context, rules=FENCED)
     row_key = new_row_key(NOW_MS - 9_000, 1)
@@ -491,11 +463,7 @@ def test_a_fenced_row_is_as_old_as_the_server_says() -> None:
     assert list_keys_found(context, Query(older_than_ms=101)) == []
 
 
-# ------------------------------------------------------------------------- its buckets, budget
-
-
 def test_buckets_are_found_by_skipping() -> None:
-    """One short scan for each, whatever lies between; rows without a bucket are asked for."""
     rows = Rows()
     assert find_buckets(rows.context) == [b""]
     for prefix in (b"", b"00.", b"07.", b"99."):
@@ -517,7 +485,6 @@ def test_buckets_are_found_by_skipping() -> None:
 def test_rows_of_all_buckets_are_merged_in_the_order_of_beginnings(
     row_keys: list[bytes], reverse: bool, with_parts: bool
 ) -> None:
-    """From the newest or from the oldest; without parts most of their rows are skipped."""
     rows = Rows()
     rows.put(row_keys)
     found = scan_transactions(rows.context, reverse=reverse, with_parts=with_parts)
@@ -528,7 +495,6 @@ def test_rows_of_all_buckets_are_merged_in_the_order_of_beginnings(
 
 @pytest.mark.parametrize("reverse", [True, False])
 def test_a_scan_goes_on_behind_its_last_row_where_the_store_failed(reverse: bool) -> None:
-    """Each row once, in both directions."""
     rows = Rows()
     keys = rows.put([new_row_key(NOW_MS - at, at, salt_buckets=3) for at in range(300)])
     broken: Any = BreakingOff(rows.store, 17)
@@ -538,7 +504,6 @@ def test_a_scan_goes_on_behind_its_last_row_where_the_store_failed(reverse: bool
 
 @pytest.mark.parametrize("reverse", [True, False])
 def test_parts_are_skipped_both_ways(reverse: bool) -> None:
-    """They lie between their transaction and the next one."""
     rows = Rows()
     wholes = [b"03." + new_row_key(NOW_MS + at, at) for at in range(3)]
     rows.put(wholes)
@@ -550,7 +515,6 @@ def test_parts_are_skipped_both_ways(reverse: bool) -> None:
 
 
 def test_a_budget_says_which_limit_is_reached() -> None:
-    """In the order in which a person can do something about it."""
     clock = ManualClock()
     row = Row(b"r", {})
     budget = Budget(clock, ReadLimits(rows=2, bytes_=100, ms=5))
@@ -565,7 +529,6 @@ def test_a_budget_says_which_limit_is_reached() -> None:
 
 
 def test_what_is_read_together_is_as_much_as_the_last_ones_promise() -> None:
-    """Small rows are not to cost a call each, and large ones not to come in one call."""
     key = Key("x", "d", "x", "data")
     budget = Budget(ManualClock(), replace(MOST, bytes_=10_000))
     sizes = []

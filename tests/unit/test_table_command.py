@@ -20,7 +20,6 @@ pytestmark = pytest.mark.fast
 def test_tables_are_listed_with_their_databases(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """A newcomer to a store wants to know what may be written to."""
     uri = f"embedded://{tmp_path}/store"
     with connect(uri) as engine:
         engine.ensure_table("accounts", ["d", "e"])

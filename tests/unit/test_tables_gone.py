@@ -76,15 +76,11 @@ STOP = Fault(reply=Reply.CRASH)
 GONE = pytest.mark.parametrize("gone", [Tables.disable, Tables.drop])
 
 
-# ----------------------------------------------------------------------- after the decision
-
-
 @GONE
 @pytest.mark.parametrize("ack", ["complete", "decided"])
 def test_a_decided_transaction_is_told_as_committed(
     gone: Callable[[Tables], None], ack: str
 ) -> None:
-    """Told as failed, it would be sent again, and happen twice. Whoever comes next finishes it."""
     world = Tables()
     world.when["decide"] = lambda: gone(world)
     done = world.engine.commit(BOTH, ack=ack)  # type: ignore[arg-type]
@@ -116,7 +112,6 @@ def test_locks_are_held_while_the_table_of_transactions_is_gone() -> None:
 
 
 def test_a_block_that_was_decided_is_told_as_committed() -> None:
-    """By `run` too, which would do all of it again."""
     world = Tables()
     world.when["decide"] = world.disable
     calls: list[int] = []
@@ -132,7 +127,6 @@ def test_a_block_that_was_decided_is_told_as_committed() -> None:
 
 
 def test_of_a_batch_only_those_wait_that_need_the_table() -> None:
-    """And the waves behind it are not lost: each result is its own."""
     world = Tables()
     world.when["decide"] = world.disable
     results = world.engine.commit_many(
@@ -152,7 +146,6 @@ def test_of_a_batch_only_those_wait_that_need_the_table() -> None:
 
 
 def test_the_finisher_goes_on_with_the_others(caplog: pytest.LogCaptureFixture) -> None:
-    """It is one thread for all that this client commits."""
     world = Tables()
     world.when["decide"] = world.disable
     world.engine.commit(BOTH, ack="decided")
@@ -163,7 +156,6 @@ def test_the_finisher_goes_on_with_the_others(caplog: pytest.LogCaptureFixture) 
 
 
 def test_an_error_of_ours_does_not_hide_a_commit(caplog: pytest.LogCaptureFixture) -> None:
-    """Nothing may be raised any more; the log has it, as an error."""
     world = Tables()
 
     def fail(edits: object, *, durable: bool) -> None:
@@ -176,7 +168,6 @@ def test_an_error_of_ours_does_not_hide_a_commit(caplog: pytest.LogCaptureFixtur
 
 @pytest.mark.parametrize("phase", ["lock", "decide", "put"])
 def test_a_watch_that_fails_changes_nothing(phase: str, caplog: pytest.LogCaptureFixture) -> None:
-    """It is there to look. What it raises would else be told of a committed transaction."""
     world = Tables()
 
     def fail() -> None:
@@ -189,7 +180,6 @@ def test_a_watch_that_fails_changes_nothing(phase: str, caplog: pytest.LogCaptur
 
 
 def test_what_was_undone_together_is_not_told_as_complete() -> None:
-    """An embedded store takes the steps after the decision in one local transaction, or in none."""
     world = Tables()
 
     def undone(work: Callable[[], None]) -> None:
@@ -200,12 +190,8 @@ def test_what_was_undone_together_is_not_told_as_complete() -> None:
     assert not world.engine.commit(BOTH).complete
 
 
-# -------------------------------------------------------------------------- meeting its locks
-
-
 @GONE
 def test_whoever_meets_the_holder_is_told_of_its_own_key(gone: Callable[[Tables], None]) -> None:
-    """It waits as for any other, and the error names its key, the holder and why that stays."""
     world = Tables()
     world.when["decide"] = lambda: gone(world)
     holder = world.engine.commit(BOTH).transaction
@@ -219,7 +205,6 @@ def test_whoever_meets_the_holder_is_told_of_its_own_key(gone: Callable[[Tables]
 
 
 def test_a_reader_that_needs_nothing_of_the_table_is_answered() -> None:
-    """From the holder's buffer, as at any decided transaction."""
     world = Tables()
     world.left_decided()
     reader = world.client(seed=2)
@@ -230,7 +215,6 @@ def test_a_reader_that_needs_nothing_of_the_table_is_answered() -> None:
 
 
 def test_a_holder_whose_server_does_not_answer_is_in_the_way() -> None:
-    """Whoever meets it can reach all that is its own, and is told of that."""
     world = Tables()
     holder = world.left_decided()
     world.bring_back()
@@ -258,7 +242,6 @@ def closed_at_writes(call: Call) -> Fault:
 def test_of_many_holders_that_stay_the_last_are_remembered(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    """A client that lives for months may meet any number."""
     monkeypatch.setattr(recovery, "REMEMBERED", 1)
     world = Tables()
     for key in (X, Y):
@@ -274,7 +257,6 @@ def test_of_many_holders_that_stay_the_last_are_remembered(
 
 
 def test_once_the_table_is_back_whoever_comes_finishes_it() -> None:
-    """No operator is needed then."""
     world = Tables()
     world.left_decided()
     other = world.client(seed=2)
@@ -285,7 +267,6 @@ def test_once_the_table_is_back_whoever_comes_finishes_it() -> None:
 
 
 def test_an_undecided_holder_is_released_without_the_table() -> None:
-    """It has put nothing there; its lock in that table is a ghost when the table comes back."""
     world = Tables()
     world.faults.plan = lambda call: STOP if steps(call, Status.LOCKED) else Fault()
     with pytest.raises(Crash):
@@ -299,15 +280,11 @@ def test_an_undecided_holder_is_released_without_the_table() -> None:
     assert other.commit([Mutation(FAR, b"2")]).complete
 
 
-# ---------------------------------------------------------------------- before the decision
-
-
 @pytest.mark.parametrize("phase", ["lock started", "lock"])
 @GONE
 def test_before_the_decision_those_that_need_the_table_abort(
     gone: Callable[[Tables], None], phase: str
 ) -> None:
-    """At once, not after the patience that a server's restart is given; the others commit."""
     world = Tables()
     world.when[phase] = lambda: gone(world)
     began_ms = world.clock.monotonic_ms()
@@ -353,8 +330,6 @@ def test_a_row_whose_write_took_long_is_given_up_though_a_table_went_meanwhile()
 def test_a_row_that_was_written_beside_a_lock_that_was_refused_is_aborted(
     gone: Callable[[Tables], None], applied: tuple[int, ...]
 ) -> None:
-    """The requests of one call reach several servers. What was done beside the one that the table
-    refused is undone at once, and waits for nobody's lock TTL."""
     world = Tables()
 
     def plan(call: Call) -> Fault:
@@ -375,7 +350,6 @@ def test_a_row_that_was_written_beside_a_lock_that_was_refused_is_aborted(
 def test_a_phase_that_a_table_stops_counts_those_that_need_it_alone(
     before: str, phase: str
 ) -> None:
-    """The others go through it again, and would count as failed and as done."""
     world = Tables()
     world.when[before] = world.disable
     world.engine.commit_many([(BOTH, []), ([Mutation(Y, b"1")], []), ([Mutation(Z, b"1")], [])])
@@ -385,7 +359,6 @@ def test_a_phase_that_a_table_stops_counts_those_that_need_it_alone(
 
 
 def test_a_table_that_was_dropped_is_told_at_the_door_from_then_on() -> None:
-    """Its author can do something about it; and nothing more is written."""
     world = Tables()
     world.engine.commit(BOTH)
     world.drop()
@@ -401,7 +374,6 @@ def test_a_table_that_was_dropped_is_told_at_the_door_from_then_on() -> None:
 
 
 def test_a_table_that_is_gone_when_keys_in_demand_are_looked_at_aborts() -> None:
-    """Which comes before anything is written."""
     world = Tables()
     world.engine._backend._contention._since_ms[FAR] = world.clock.monotonic_ms()
     world.disable()
@@ -410,7 +382,6 @@ def test_a_table_that_is_gone_when_keys_in_demand_are_looked_at_aborts() -> None
 
 
 def test_a_scanned_range_of_a_table_that_is_gone_aborts() -> None:
-    """The table is needed although no key in it is."""
     world = Tables()
     world.when["lock"] = world.disable
     with pytest.raises(AbortedError, match="disabled"), world.engine.transaction() as t:
@@ -420,7 +391,6 @@ def test_a_scanned_range_of_a_table_that_is_gone_aborts() -> None:
 
 
 def test_without_the_transaction_table_nothing_is_committed() -> None:
-    """Which no transaction has among its keys: it is the store that fails."""
     world = Tables()
     world.admin.disable(b"txn")
     (result,) = world.engine.commit_many([(BOTH, [])])
@@ -430,7 +400,6 @@ def test_without_the_transaction_table_nothing_is_committed() -> None:
 
 
 def test_the_transaction_table_may_go_under_the_locks() -> None:
-    """No transaction of the batch is spared then, and none is decided."""
     world = Tables()
     world.when["lock"] = lambda: world.admin.disable(b"txn")
     (result,) = world.engine.commit_many([(BOTH, [])])
@@ -440,7 +409,6 @@ def test_the_transaction_table_may_go_under_the_locks() -> None:
 
 
 def test_a_store_that_names_a_strange_table_ends_nothing() -> None:
-    """Else its locks would be asked for, and not freed, for ever."""
     world = Tables()
 
     def plan(call: Call) -> Fault:
@@ -455,7 +423,6 @@ def test_a_store_that_names_a_strange_table_ends_nothing() -> None:
 
 
 def test_a_decision_that_was_sent_and_refused_by_anything_is_unknown() -> None:
-    """Whatever the store raises there."""
     world = Tables()
 
     def plan(call: Call) -> Fault:
@@ -470,7 +437,6 @@ def test_a_decision_that_was_sent_and_refused_by_anything_is_unknown() -> None:
 
 
 def test_the_transaction_table_may_go_at_the_decision() -> None:
-    """Then nobody knows, until it is back."""
     world = Tables()
     world.when["assert"] = lambda: world.admin.disable(b"txn")
     with pytest.raises(CommitOutcomeUnknown) as caught:
@@ -479,11 +445,7 @@ def test_the_transaction_table_may_go_at_the_decision() -> None:
     assert world.engine.outcome(caught.value.transaction) is Outcome.UNDECIDED
 
 
-# ------------------------------------------------------------------------------ operators
-
-
 def test_what_is_held_in_other_tables_is_shown() -> None:
-    """Those are the keys that others are waiting for."""
     world = Tables()
     world.when["decide"] = world.disable
     holder = world.engine.commit(BOTH).transaction
@@ -493,7 +455,6 @@ def test_what_is_held_in_other_tables_is_shown() -> None:
 
 @GONE
 def test_fsck_leaves_it_says_how_to_end_it_and_goes_on(gone: Callable[[Tables], None]) -> None:
-    """A table that was dropped for ever is made again, for as long as the repair takes."""
     world = Tables()
     world.when["decide"] = lambda: gone(world)
     world.engine.commit(BOTH)
@@ -509,11 +470,7 @@ def test_fsck_leaves_it_says_how_to_end_it_and_goes_on(gone: Callable[[Tables], 
     assert (world.value(NEAR), world.value(FAR)) == (b"1", b"1")
 
 
-# ------------------------------------------------------------------ those who commit together
-
-
 def test_those_who_commit_together_are_told_each_its_own() -> None:
-    """One client's table must not fail, or repeat, what another's thread gathered with it."""
     world = Tables()
     world.when["decide"] = world.disable
     backend = world.engine._backend

@@ -23,8 +23,6 @@ def store(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFacto
 def test_items_are_the_keys_with_their_values(
     store: OrderedStore, wanted: set[bytes], start: bytes, stop: bytes
 ) -> None:
-    """Scans read by it; a long key must neither end the walk nor come twice."""
-
     def fill(writer: Writer) -> None:
         for key in [*writer.keys(b"", b"\xff")]:
             writer.delete(key)

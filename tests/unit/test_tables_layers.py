@@ -45,7 +45,6 @@ KEYS = st.builds(long_key, st.lists(RUNS, max_size=3), st.binary(max_size=2)).fi
 def test_any_keys_are_found_and_ordered_as_in_a_plain_map(
     steps: list[tuple[bytes, bool]], start: bytes, stop: bytes
 ) -> None:
-    """HBase's rows are in byte order, however long they are."""
     plain: dict[bytes, bytes] = {}
     with opened() as (long, _):
         for count, (key, is_put) in enumerate(steps):
@@ -67,7 +66,6 @@ def test_any_keys_are_found_and_ordered_as_in_a_plain_map(
 def test_values_put_together_are_found_as_if_put_one_by_one(
     calls: list[dict[bytes, bytes]], is_shared: bool
 ) -> None:
-    """A store's call writes all its cells with one request of the driver, whatever their keys."""
     plain: dict[bytes, bytes] = {}
     with opened() as (long, _):
         writer = GatheringWriter(long) if is_shared else long
@@ -79,14 +77,12 @@ def test_values_put_together_are_found_as_if_put_one_by_one(
 
 
 def test_a_short_key_is_stored_as_it_is() -> None:
-    """The usual case must cost nothing."""
     with opened() as (long, transaction):
         long.put(b"k" * SLICE, b"1")
         assert list_stored(transaction) == [b"k" * SLICE]
 
 
 def test_removing_the_last_long_key_leaves_no_layer() -> None:
-    """Otherwise rows that come and go would fill the store with empty layers."""
     keys = [b"k" * 3000, b"k" * 2000, b"k" * 2000 + b"z"]
     with opened() as (long, transaction):
         for key in keys:

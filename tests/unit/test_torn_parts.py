@@ -110,7 +110,6 @@ def test_a_part_that_was_read_before_it_followed_is_not_taken_for_aborted(
 
 @both
 def test_a_task_that_locked_after_the_abort_gives_its_locks_back(protocol: ProtocolName) -> None:
-    """Nobody knows of them until somebody wants the key; fsck finds them by a scan only."""
     world = world_with_values(protocol)
     client = PartsClient(world.engine())
     transaction = client.begin()
