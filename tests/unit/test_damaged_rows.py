@@ -12,8 +12,7 @@ from contextlib import suppress
 
 import pytest
 
-from recovery import Kind, LeftAlone, Repaired, check, repair
-from recovery.purge import purge_row
+from recovery import check, repair
 from tests.unit.worlds import TABLE, World, X, Y
 from txn.assertions import Exact
 from txn.client.engine import Engine
@@ -181,27 +180,6 @@ def test_nobody_goes_back_behind_a_decision_in_parts(
             return world
 
         require_kept(damaged, row_keys)
-
-
-@both
-def test_what_nobody_can_know_is_reported_and_may_be_purged(protocol: ProtocolName) -> None:
-    """A person decides, once fsck has named the row."""
-    world = World(POLICY, protocol)
-    row_key = stop_after(world, 4 if protocol == "six-phase" else 3)  # at the decision
-    assert row_key is not None
-    (row,) = world.store.scan(b"txn", row_key, row_key + b"\0")
-    (buffer,) = (key for key in row.cells if key.column == b"buffer")
-    world.store.write([Edit(buffer, None, world.clock.wall_ms() + 1)])
-    context = world.engine.context
-    (finding,) = check(context, grace_ms=0, scan=[TABLE])
-    assert (finding.kind, finding.transaction) == (Kind.UNREADABLE, row_key)
-    assert finding.facts["cause"] == "the buffer is missing"
-    assert isinstance(repair(context, finding), LeftAlone)
-    (damaged,) = world.store.scan(b"txn", row_key, row_key + b"\0")
-    assert isinstance(purge_row(context, damaged), Repaired)
-    world.clock.advance(10)
-    mend(world)
-    assert world.holder(X) == b"" and read_old(world.client(seed=3), (row_key,))
 
 
 def build(client: Engine, value: bytes, ends: list[bytes]) -> None:

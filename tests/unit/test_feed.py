@@ -132,15 +132,6 @@ def test_a_decision_that_is_seen_late_is_told() -> None:
     ]
 
 
-def test_decided_transactions_are_told_before_their_values_are_put() -> None:
-    world = World()
-    start = begin(world)
-    dead = stopped_at(world, Status.ASSERTED)
-    world.clock.advance(10)
-    assert world.value(X) is None
-    assert [change.transaction for change in read_all(world, start)] == [dead]
-
-
 def test_aborted_transactions_are_not_told() -> None:
     world = World()
     start = begin(world)
@@ -445,19 +436,3 @@ def test_what_is_no_offset_is_refused(encoded: dict[str, object]) -> None:
 
 def test_rows_are_kept_for_as_long_as_fsck_keeps_them() -> None:
     assert feed.RETENTION_MS == fsck.RETENTION_MS
-
-
-def test_a_decision_has_one_time_however_often_it_is_sent() -> None:
-    world = World()
-    is_decision = asks_for(Status.ASSERTED)
-    world.faults.plan = lambda call: Fault(
-        late=frozenset({0}) if is_decision(call) else frozenset()
-    )
-    done = world.engine.commit([Mutation(X, b"1")]).transaction
-    key = column(b"txn", done, Status.ASSERTED.at)
-    before = world.cell(key)
-    world.clock.advance(1_000)
-    while world.faults.in_flight:
-        world.faults.deliver()
-    assert before is not None
-    assert world.cell(key) == before

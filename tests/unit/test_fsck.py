@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from recovery import Finding, InGrace, Kind, LeftAlone, Repaired, check, repair, repair_all, summary
-from tests.unit.worlds import TABLE, World, X, Y, after_status, stopped_at
+from tests.unit.worlds import TABLE, World, X, Y, after_status
 from txn.assertions import Assertion
 from txn.model import Check, Edit, Key, Mutation, Row
 from txn.protocol.row import column, is_row_key
@@ -96,14 +96,6 @@ def test_within_the_grace_it_is_nobodys_business(status: Status, kind: Kind, end
     young = InGrace()
     assert [finding.kind for finding in found(world, young=young)] == [kind]
     assert not young.counts
-
-
-def test_what_is_finished_within_the_retention_is_not_unfinished() -> None:
-    world = World()
-    world.engine.commit([Mutation(X, b"1"), Mutation(Y, b"1")])
-    young = InGrace()
-    assert found(world, scan=[TABLE], young=young) == []
-    assert (young.counts, young.oldest_ms) == ({}, 0)
 
 
 def test_a_row_that_is_not_ours_is_counted_named_and_left_alone() -> None:
@@ -240,17 +232,6 @@ def test_a_decided_row_that_does_not_decode_is_kept_with_its_locks(
     assert isinstance(repair(world.engine.context, finding), LeftAlone)
     assert (list(world.store.scan(b"txn")), list(world.store.scan(TABLE))) == before
     assert world.holder(X) == row_key
-
-
-def test_a_plan_of_another_length_is_not_guessed() -> None:
-    world = World()
-    row_key = left_at(world, Status.ASSERTED)
-    other = World()
-    stopped_at(other, Status.ASSERTED)
-    plan = other.store.read([column(b"txn", other.rows()[0].row_key, b"plan")]).popitem()[1]
-    assert plan is not None
-    put_column(world, row_key, b"plan", plan.value)
-    assert [finding.kind for finding in found(world, grace_ms=0)] == [Kind.UNREADABLE]
 
 
 @pytest.mark.parametrize("status", [Status.WRITTEN, Status.LOCKED, Status.ABORTING])

@@ -12,13 +12,12 @@ from recovery import Finding, Kind, LeftAlone, NothingToDo, Repaired, check, rep
 from recovery.findings import InGrace
 from recovery.fsck import delete_cells
 from recovery.inspect import explain
-from recovery.search import find
 from tests.unit.test_fsck import HOUR_MS, UNFINISHED, found, left_at, mended, put_column
 from tests.unit.worlds import TABLE, World, X, Y, Z
 from txn import Engine
 from txn.assertions import Some
 from txn.client.parts import PartsClient
-from txn.errors import ConflictError, DeadlineError, NotApplied, StoreError
+from txn.errors import ConflictError, DeadlineError
 from txn.model import Check, Edit, Mutation
 from txn.protocol.row import column
 from txn.protocol.statuses import ProtocolName, Status
@@ -213,25 +212,6 @@ def test_a_row_that_changed_since_is_not_deleted() -> None:
     world.store.check_and_put([Check(status, b"", ((status, Status.WRITTEN.value),))])
     assert repair(world.engine.context, finding) == NothingToDo("the row has changed")
     assert world.rows()[-1].status is Status.WRITTEN
-
-
-def test_a_store_that_does_not_answer_is_an_error_and_the_finding_stays() -> None:
-    world = World()
-    left_at(world, Status.ASSERTED)
-    (finding,) = found(world, grace_ms=0)
-    dead = FaultyStore(world.store, lambda call: Fault(frozenset(), Reply.NOT_APPLIED))
-    with pytest.raises(StoreError) as caught:
-        repair(replace(world.engine.context, store=dead), finding)
-    assert isinstance(caught.value, NotApplied)
-    assert [item.kind for item in found(world, grace_ms=0)] == [Kind.DECIDED]
-
-
-def test_the_reason_says_that_it_was_fsck() -> None:
-    world = World()
-    row_key = left_at(world, Status.LOCKED)
-    mended(world, grace_ms=0)
-    assert "fsck" in (world.rows()[-1].reason or "")
-    assert list(find(world.engine.context, row_key)) == [row_key]
 
 
 def test_a_transaction_of_assertions_alone_is_finished_too() -> None:

@@ -24,7 +24,7 @@ from txn.assertions import Some, Version
 from txn.errors import InvalidRequestError
 from txn.model import Check, Delete, Edit, Key, Mutation
 from txn.protocol.retire import can_retire
-from txn.protocol.row import column, marker_key
+from txn.protocol.row import marker_key
 from txn.protocol.statuses import Status
 from txn.testing.counting import CountingStore
 from txn.testing.faulty import Call, Crash, Fault, FaultyStore, Reply
@@ -105,14 +105,6 @@ def test_a_young_orphan_is_left_to_its_owner() -> None:
     assert [item.kind for item in found(world, MINUTE_MS)] == [Kind.ORPHAN_LOCK]
 
 
-def test_a_lock_of_a_decided_row_that_does_not_decode_is_kept() -> None:
-    world = World()
-    holder = stopped_at(world, Status.PUT)
-    world.store.write([Edit(column(b"txn", holder, b"buffer"), b"junk", world.clock.wall_ms())])
-    assert [item.kind for item in found(world)] == [Kind.UNREADABLE]
-    assert world.holder(X) == holder
-
-
 def test_what_is_no_transaction_is_somebodys_data() -> None:
     world = World()
     at = world.clock.wall_ms()
@@ -125,13 +117,6 @@ def test_what_is_no_transaction_is_somebodys_data() -> None:
     for finding in findings:
         assert isinstance(repair(world.engine.context, finding), LeftAlone)
     assert world.holder(X) == b"padlock"
-
-
-def test_columns_named_only_by_an_ending_are_none_of_ours() -> None:
-    world = World()
-    bare = [Key("x", "d", name, TABLE) for name in ("_lock", "_tag")]
-    world.store.write([Edit(key, b"anything", world.clock.wall_ms()) for key in bare])
-    assert found(world) == []
 
 
 def test_holders_are_read_in_batches() -> None:
@@ -197,16 +182,6 @@ def test_a_tag_that_a_later_commit_replaced_needs_nothing() -> None:
     world.engine.commit([Mutation(X, b"3")])
     assert repair(world.engine.context, finding) == NothingToDo("the tag has changed")
     assert world.value(X.tag) == b""
-
-
-def test_a_young_tag_is_left_to_its_owner() -> None:
-    world = World()
-    late_put(world)
-    young = InGrace()
-    assert found(world, MINUTE_MS, young=young) == []
-    assert young.counts == {Kind.STALE_TAG: 1}
-    world.clock.advance(MINUTE_MS + 2)
-    assert [item.kind for item in found(world, MINUTE_MS)] == [Kind.STALE_TAG]
 
 
 def test_a_write_past_the_protocol_is_reported_and_kept() -> None:
@@ -325,21 +300,6 @@ def test_a_ghost_of_a_transaction_that_is_nearly_complete_blames_nobody() -> Non
     world.client(seed=2).commit([Mutation(X, b"3")])
     lock(world, X, holder)
     assert [finding.kind for finding in found(world)] == [Kind.DECIDED]
-
-
-def test_what_was_deleted_before_the_retention_leaves_nothing() -> None:
-    world = World()
-    world.engine.commit([Mutation(X, b"1")])
-    world.clock.advance(2 * MINUTE_MS)
-    kept = world.engine.commit([Mutation(Y, b"1")])
-    context = world.engine.context
-    for finding in check(context, retention_ms=MINUTE_MS):
-        assert isinstance(repair(context, finding), Repaired)
-    before = world.keys_kept()
-    compact(context, retention_ms=MINUTE_MS)
-    assert world.keys_kept() < before
-    assert [row.row_key for row in world.rows()] == [kept.transaction]
-    assert world.value(X) == b"1"
 
 
 DAY_MS = 24 * 3_600_000

@@ -6,14 +6,11 @@ import pytest
 
 from recovery import (
     Finding,
-    InGrace,
     Kind,
     LeftAlone,
     NothingToDo,
     Repaired,
     check,
-    purge_row,
-    purge_token,
     repair,
     repair_all,
     summary,
@@ -21,8 +18,7 @@ from recovery import (
 from recovery.fsck import judge
 from recovery.scan import whole_row
 from tests.unit.worlds import TABLE, World, X, Y, Z, stopped_at
-from txn.errors import InvalidRequestError
-from txn.model import Delete, Edit, Key, Mutation
+from txn.model import Delete, Edit, Mutation
 from txn.protocol.row import column, marker_key
 from txn.protocol.statuses import Status
 from txn.testing.faulty import Call, Fault
@@ -107,16 +103,6 @@ def test_rows_are_deleted_after_the_retention() -> None:
     assert world.rows() == []
 
 
-def test_a_row_is_purged_by_hand() -> None:
-    world = fenced()
-    row_key = stopped_at(world, Status.ASSERTED)
-    seen = whole_row(world.engine.context, row_key)
-    assert seen is not None
-    assert isinstance(purge_row(world.engine.context, seen), LeftAlone)
-    assert purge_row(world.engine.context, seen, unfinished=True) == Repaired("deleted")
-    assert [finding.kind for finding in found(world)] == [Kind.ORPHAN_LOCK]
-
-
 @pytest.mark.parametrize("is_there", [True, False])
 def test_a_lock_of_a_finished_or_absent_holder_is_freed(is_there: bool) -> None:
     world = fenced()
@@ -128,19 +114,6 @@ def test_a_lock_of_a_finished_or_absent_holder_is_freed(is_there: bool) -> None:
     assert repair(world.engine.context, finding) == Repaired("freed")
     assert (world.value(LOCK), found(world)) == (b"1", [])
     assert isinstance(repair(world.engine.context, finding), NothingToDo)
-
-
-def test_a_young_orphan_is_counted() -> None:
-    world, young = fenced(), InGrace()
-    held(world, STRANGER)
-    assert found(world, grace_ms=60_000, young=young) == []
-    assert young.counts[Kind.ORPHAN_LOCK] == 1
-
-
-def test_the_lock_of_a_living_transaction_is_none() -> None:
-    world = fenced()
-    stopped_at(world, Status.ASSERTED)
-    assert [finding.kind for finding in found(world)] == [Kind.DECIDED]
 
 
 def test_a_lock_that_changes_meanwhile_is_no_finding() -> None:
@@ -189,12 +162,6 @@ def test_versions_past_the_protocol_are_reported() -> None:
     assert found(world) == []
 
 
-def test_what_was_there_before_any_transaction_is_no_finding() -> None:
-    world = fenced()
-    world.put(X, b"1")
-    assert found(world) == []
-
-
 def promised(world: World, retention_ms: int | None = 1_000) -> None:
     world.engine.commit([Mutation(X, b"1")], once="token", once_retention_ms=retention_ms)
 
@@ -218,16 +185,6 @@ def test_a_marker_goes_when_its_promise_has_run_out_and_its_lock_counts_it() -> 
     assert isinstance(repair(world.engine.context, finding), NothingToDo)
     assert not world.engine.commit([Mutation(X, b"2")], once="token").repeated
     assert world.engine.commit([Mutation(X, b"2")], once="token").repeated
-
-
-def test_a_late_put_of_the_marker_is_hidden() -> None:
-    world = fenced()
-    promised(world)
-    old = world.cell(MARKER)
-    assert old is not None
-    repair(world.engine.context, expired(world))
-    world.store.write([Edit(MARKER, old.value, old.timestamp)])
-    assert world.cell(MARKER) is None
 
 
 @pytest.mark.parametrize("retention_ms", [None, 10 * DAY_MS])
@@ -262,14 +219,6 @@ def test_a_marker_of_the_six_phase_protocol_goes_as_well() -> None:
     assert world.value(MARKER.row_lock) == b"1"
 
 
-def test_a_token_is_purged_by_hand() -> None:
-    world = fenced()
-    promised(world, None)
-    assert purge_token(world.engine.context, b"token") == Repaired("deleted")
-    with pytest.raises(InvalidRequestError, match="no request with this token"):
-        purge_token(world.engine.context, b"token")
-
-
 def test_a_key_without_a_value_keeps_its_lock() -> None:
     """It counts, and nothing may count from the beginning again."""
     world = fenced()
@@ -278,11 +227,3 @@ def test_a_key_without_a_value_keeps_its_lock() -> None:
     world.clock.advance(2 * DAY_MS)
     assert {finding.kind for finding in found(world)} == {Kind.EXPIRED}
     assert world.value(LOCK) == b"2"
-
-
-def test_the_summary_counts_locks_that_are_held() -> None:
-    world = fenced()
-    world.engine.commit([Mutation(Key("a", "d", "x", TABLE), b"1")])
-    assert summary(world.engine.context, [TABLE]).locks == 0
-    held(world, STRANGER)
-    assert summary(world.engine.context, [TABLE]).locks == 1

@@ -119,17 +119,6 @@ def test_a_version_that_was_not_looked_for_is_not_called_lost() -> None:
     assert look(-1, rows=0) == (None, Unseen.NOT_READ)
 
 
-def test_what_a_decided_transaction_has_not_put_yet_is_not_read_again() -> None:
-    world = World()
-    world.put(X, b"1")
-    row_key = stopped_at(world, Status.ASSERTED, X)
-    counting = CountingStore(world.store)
-    found = explain(replace(world.engine.context, store=counting), row_key)
-    assert found is not None
-    assert found.changes[0].old is not None and found.changes[0].old.value == b"1"
-    assert counting.calls["read_versions"] == 0
-
-
 @pytest.mark.parametrize("status", [Status.LOCKED, Status.COMPLETE])
 def test_an_explanation_is_bounded_in_bytes(status: Status) -> None:
     world = World()
@@ -162,17 +151,6 @@ def test_a_live_transaction_is_not_threatened() -> None:
     assert found.finding is None
     assert "within the grace" in found.advice
     assert Kind.UNDECIDED.remedy in found.advice
-
-
-def test_an_abort_says_why() -> None:
-    world = World()
-    with pytest.raises(AssertionFailedError) as caught:
-        world.engine.commit([Mutation(X, b"1")], [Some(Y)])
-    assert caught.value.transaction is not None
-    found = explained(world, caught.value.transaction)
-    assert found.row.status is Status.ABORTED
-    assert "assertion failed" in (found.row.reason or "")
-    assert [each.status for each in found.statuses][-2:] == [Status.ABORTING, Status.ABORTED]
 
 
 def test_each_assertion_of_an_abort_has_its_verdict() -> None:
@@ -213,15 +191,6 @@ def test_an_abort_for_another_reason_tells_nothing_of_assertions() -> None:
     assert found.verdicts == (AssertionVerdict.UNKNOWN,)
 
 
-def test_what_is_committed_held() -> None:
-    world = World()
-    done = world.engine.commit([Mutation(X, b"1")], [~Some(X), ~Some(Y)])
-    assert explained(world, done.transaction).verdicts == (
-        AssertionVerdict.HELD,
-        AssertionVerdict.HELD,
-    )
-
-
 def test_what_is_undecided_is_judged_on_the_cells_as_they_are() -> None:
     world = World()
     world.put(Z, b"1")
@@ -255,17 +224,6 @@ def undecided(world: World, assertions: list[Assertion]) -> bytes:
     return world.rows()[-1].row_key
 
 
-def test_a_transaction_that_scanned_ranges_says_so() -> None:
-    world = World()
-    with world.engine.transaction() as t:
-        assert list(t.scan(X.table)) == []
-        t.put(X, b"1")
-    with world.engine.transaction() as t:
-        t.put(Y, b"1")
-    told = (explained(world, row.row_key) for row in world.rows())
-    assert {found.changes[0].key: found.row.validates for found in told} == {X: True, Y: False}
-
-
 @pytest.mark.parametrize("value", [b"junk", None])
 @pytest.mark.parametrize("name", [b"buffer", b"plan", b"status"])
 def test_a_damaged_row_is_explained_as_far_as_it_goes(name: bytes, value: bytes | None) -> None:
@@ -288,11 +246,6 @@ def test_without_the_times_of_the_statuses_there_is_that_of_the_status() -> None
         world.store.write([Edit(at, None, world.clock.wall_ms())])
     (each,) = explained(world, row_key).statuses
     assert (each.status, each.after_ms) == (Status.COMPLETE, None)
-
-
-def test_an_absent_row_is_none() -> None:
-    world = World()
-    assert explain(world.engine.context, b"transaction.1700000000000." + b"0" * 32) is None
 
 
 def test_a_transaction_whose_table_is_gone_is_explained_without_its_cells() -> None:

@@ -61,16 +61,6 @@ def test_later_puts_and_deletes_are_taken_back(world: World) -> None:
     assert read(world.engine, plan(world.engine)) == {b"x": b"3", b"y": b"1"}
 
 
-def test_rows_that_were_read_before_their_change_are_right_as_they_are(world: World) -> None:
-    held = stopped_at(world, Status.WRITTEN, Z)
-    instant = plan(world.engine)
-    assert instant.undecided == {held}
-    rows = list(world.engine.backend.scan(SPAN))
-    world.engine.commit([Mutation(X, b"2")])
-    restored = list(restore_rows(world.engine.context, [SPAN], instant, rows))
-    assert [row for row in restored if row.cells] == [row for row in rows if row.cells]
-
-
 def test_a_value_that_the_store_does_not_show_fails_the_read(world: World) -> None:
     instant = plan(world.engine)
     world.engine.commit([Delete(X)])
@@ -144,22 +134,6 @@ def test_what_is_undecided_at_the_instant_comes_after_it(world: World) -> None:
     mark = instant.find_mark(held)
     seen = instants.Placement(held, mark, True, mark)
     assert early.covers(seen) and not instant.covers(seen)
-
-
-@pytest.mark.parametrize("protocol", PROTOCOLS)
-def test_a_long_transaction_that_decides_later_is_taken_back(
-    protocol: ProtocolName, rows_for_all: None
-) -> None:
-    world = Stage(protocol=protocol)
-    x = stage_key("x")
-    world.engine().commit([Mutation(x, b"1")])
-    held = Puppet(world, lambda engine: engine.commit([Mutation(x, b"2")]))
-    held.until(asks_for(Status.ASSERTED))
-    world.clock.advance(4_000)
-    short = replace(BOUNDS, lateness_ms=1_000)
-    instant = find_instant(world.engine().context, short)
-    held.finish()
-    assert read(world.engine(), instant) == {b"x": b"1"}
 
 
 @pytest.mark.parametrize("protocol", PROTOCOLS)
@@ -373,22 +347,6 @@ def test_each_region_is_marked_by_its_server(world: World) -> None:
 
     with pytest.raises(NotApplied, match="have changed"):
         find_instant(replace(context, store=Dividing(store, None, 0)), BOUNDS)
-
-
-def test_a_row_without_a_status_that_shows_a_decision_is_no_riddle(world: World) -> None:
-    row_key = world.engine.commit([Mutation(Z, b"1")]).transaction
-    status = column(b"txn", row_key, b"status")
-    cell = world.store.read([status])[status]
-    assert cell is not None
-    world.store.write([Edit(status, None, cell.timestamp)])
-    world.clock.advance(10)
-    assert plan(world.engine).covers(
-        next(
-            each
-            for each in instants._list_placements(world.engine.context, 0)
-            if each.row_key == row_key
-        )
-    )
 
 
 def test_transactions_without_a_row_are_refused_unless_said_so(world: World) -> None:

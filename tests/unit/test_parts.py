@@ -216,23 +216,6 @@ def test_a_lease_that_ran_out_aborts_all_parts(engine: Engine, client: PartsClie
     assert row_of(engine, child_key(transaction, 0, 1)).status is Status.ABORTED
 
 
-def test_beats_keep_it_alive(engine: Engine, client: PartsClient) -> None:
-    transaction = client.begin()
-    client.write(transaction, 0, 0, [Mutation(X, "1")])
-    before = row_of(engine, transaction).heartbeat
-    client.heartbeat(transaction)
-    assert row_of(engine, transaction).heartbeat > before
-    lease = replace(engine.context.policy, lock_ttl_ms=30)
-    quick = PartsClient(engine)
-    quick._context = replace(engine.context, policy=lease)
-    with quick.sending_heartbeats(transaction):
-        seen = row_of(engine, transaction).heartbeat
-        engine.context.clock.sleep_ms(5)
-        while row_of(engine, transaction).heartbeat == seen:
-            pass
-    client.commit(transaction, [1], 0)
-
-
 @pytest.mark.parametrize("error", [StoreError("away"), ZeroDivisionError("odd")], ids=repr)
 def test_beating_goes_on_after_any_error(
     engine: Engine, client: PartsClient, error: Exception

@@ -157,21 +157,6 @@ def test_the_greatest_count_is_read_again(engine: Engine, client: PartsClient) -
     assert values(engine, X) == [b"1"]
 
 
-def test_one_part_that_does_not_decode_keeps_nobody_else(
-    engine: Engine, client: PartsClient
-) -> None:
-    transaction, newest = write_two(client)
-    client.commit(transaction, [2], newest, ack="decided")
-    store, bad = engine.context.store, column(b"txn", child_key(transaction, 0, 0), b"buffer")
-    cell = store.read([bad])[bad]
-    assert cell is not None
-    store.write([Edit(bad, b"junk", cell.timestamp + 1)])
-    results = [repair(engine.context, found) for found in check(engine.context, grace_ms=0)]
-    assert {type(result) for result in results} == {LeftAlone}
-    assert row_of(engine, child_key(transaction, 0, 1)).status is Status.COMPLETE
-    assert row_of(engine, transaction).status is Status.ASSERTED
-
-
 def test_a_slow_clock_beats_beside_a_fast_one(engine: Engine, client: PartsClient) -> None:
     transaction = client.begin()
     clock = engine.context.clock
@@ -213,23 +198,6 @@ def test_a_decision_whose_answer_was_lost_is_that_of_its_row() -> None:
     assert world.values([key("x")]) == {key("x"): b"1"}
 
 
-def test_a_decision_that_is_not_answered_is_unknown() -> None:
-    world = World()
-
-    def fail(call: Call) -> Fault:
-        sent.append(asks_for(Status.ASSERTED)(call))
-        return Fault(reply=Reply.MAYBE_APPLIED) if any(sent) else NO_FAULT
-
-    sent: list[bool] = []
-    client = PartsClient(world.client(fail)[0])
-    transaction = client.begin()
-    newest = client.write(transaction, 0, 0, [Mutation(key("x"), b"1")])
-    with pytest.raises(CommitOutcomeUnknown):
-        client.commit(transaction, [1], newest)
-    world.mend()
-    assert world.values([key("x")]) == {key("x"): b"1"}
-
-
 @pytest.mark.parametrize("decided_by", ["this call", "an earlier one"])
 def test_a_decision_whose_row_cannot_be_read_is_unknown(decided_by: str) -> None:
     world = World()
@@ -255,15 +223,6 @@ def test_a_decision_whose_row_cannot_be_read_is_unknown(decided_by: str) -> None
     assert caught.value.transaction == transaction
     world.mend()
     assert world.values([key("x")]) == {key("x"): b"1"}
-
-
-def test_a_decision_that_does_not_decode_is_unknown(engine: Engine, client: PartsClient) -> None:
-    transaction, newest = write_two(client)
-    client.commit(transaction, [2], newest, ack="decided")
-    plan = column(b"txn", transaction, b"plan")
-    engine.context.store.write([Edit(plan, b"junk", engine.context.clock.wall_ms() + 50)])
-    with pytest.raises(CommitOutcomeUnknown):
-        client.commit(transaction, [2], newest)
 
 
 def test_a_marker_that_is_held_for_long_is_waited_for_until_the_deadline(
@@ -338,16 +297,6 @@ def test_what_is_not_known_to_be_aborted_is_not_called_so(
         client.commit(transaction, [2], 0)
     with pytest.raises(CorruptRowError):
         client.write(transaction, 1, 0, [Mutation(Z, b"1")])
-
-
-def test_a_transaction_that_has_lost_its_counts_is_left_alone(
-    engine: Engine, client: PartsClient
-) -> None:
-    decide_and_lose(engine, client, b"parts")
-    (finding,) = (each for each in check(engine.context, grace_ms=0) if each.kind is Kind.DECIDED)
-    assert isinstance(repair(engine.context, finding), LeftAlone)
-    with pytest.raises(CorruptRowError):
-        engine.read([X])
 
 
 @pytest.mark.parametrize("lost", range(3))

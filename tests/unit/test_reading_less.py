@@ -22,7 +22,6 @@ from txn.stores.hbase import base
 from txn.stores.hbase.base import ANSWER_BYTES, HBaseTables, RowSizes
 from txn.stores.hbase.native.messages import PB
 from txn.stores.hbase.places import write_sieve
-from txn.text import reason_text
 
 LONG = 10_000_000
 PROTOCOLS = pytest.mark.parametrize("protocol", ["six-phase", "fenced"])
@@ -112,17 +111,6 @@ def test_keys_that_two_of_a_batch_validate_are_read_for_the_one_that_compares(
     assert X in world.valued
 
 
-@PROTOCOLS
-def test_a_replaced_version_is_reported_without_its_value(protocol: ProtocolName) -> None:
-    world = ReadingWorld(protocol)
-    cell = world.cell(X)
-    assert cell is not None
-    with pytest.raises(AssertionFailedError) as caught:
-        world.engine.commit([Mutation(Y, b"2")], [Version(X, cell.timestamp - 1)])
-    assert caught.value.seen == {X: Stamp(cell.timestamp)}
-    assert reason_text(caught.value).endswith(f"has version {cell.timestamp}")
-
-
 def test_an_unread_value_cannot_be_compared() -> None:
     assert holds(Version(X, 5), {X: Stamp(5)}) and holds(Some(X), {X: Stamp(5)})
     for assertion in (Exact(X, b"1"), GreaterThan(X, b"1")):
@@ -193,20 +181,6 @@ def test_short_rows_are_soon_read_all_at_once() -> None:
     assert read_sizes(tables, 1_500, 0) == [964, 536], "absent rows are short"
     assert read_sizes(tables, 20, LONG) == [20], "it knows only what it has seen"
     assert read_sizes(tables, 20, LONG) == [1] * 20
-
-
-def test_rows_that_were_long_may_become_short_again() -> None:
-    tables = Tables(8)
-    read_sizes(tables, 20, LONG)
-    assert read_sizes(tables, 500, 10) == [1, 2, 7, 25, 97, 368]
-
-
-def test_each_table_has_its_own_rows() -> None:
-    tables = Tables(8)
-    read_sizes(tables, keys_of(20, "long"), LONG)
-    assert read_sizes(tables, 500, 10) == [8, 29, 113, 350]
-    assert read_sizes(tables, 300, 10) == [300]
-    assert read_sizes(tables, [*keys_of(2, "long"), *keys_of(300)], 10) == [1, 301]
 
 
 def test_locks_and_tags_tell_nothing_about_values() -> None:

@@ -13,11 +13,9 @@ from tests.unit.worlds import POLICY, World, X, Y, Z, after_status, ghost, is_st
 from txn.assertions import Exact, Version
 from txn.errors import CorruptRowError, DeadlineError, NotApplied
 from txn.model import KEEP_DELETES_MS, Check, Delete, Edit, Family, Key, Mutation
-from txn.protocol.codec import Plan, encode_plan
 from txn.protocol.retire import retire
 from txn.protocol.row import column
 from txn.protocol.statuses import ProtocolName, Status
-from txn.protocol.transaction import advance, load_transaction
 from txn.testing.counting import CountingStore
 from txn.testing.faulty import Call, Crash, Fault, FaultyStore, Reply
 
@@ -63,14 +61,6 @@ def test_a_ghost_does_not_bring_its_value_back(status: Status | None) -> None:
     world.store.check_and_put([Check(X.lock, b"", ((X.lock, holder),))])
     cell = world.client(seed=3).read([X])[X]
     assert cell is not None and cell.value == b"3"
-
-
-def test_a_damaged_row_is_not_guessed() -> None:
-    world = World()
-    holder = stopped_at(world, Status.ASSERTED)
-    world.store.write([Edit(column(b"txn", holder, b"buffer"), b"junk", world.clock.wall_ms())])
-    with pytest.raises(CorruptRowError, match="does not decode"):
-        world.client(seed=2).read([X])
 
 
 @pytest.mark.parametrize("instant", [False, True], ids=["by row", "instant"])
@@ -190,14 +180,6 @@ def racing(world: World, value_of: list[bytes]) -> None:
     world.faults.plan = plan
 
 
-def test_a_read_between_two_looks_is_tried_again() -> None:
-    world = World()
-    world.engine.commit([Mutation(X, b"0"), Mutation(Y, b"0")])
-    racing(world, [b"3", b"2", b"1"])
-    found = world.engine.read([X, Y])
-    assert {cell.value for cell in found.values() if cell} == {b"3"}
-
-
 def test_a_reader_that_is_always_overtaken_takes_the_locks() -> None:
     world = World()
     world.engine.commit([Mutation(X, b"0"), Mutation(Y, b"0")])
@@ -206,24 +188,6 @@ def test_a_reader_that_is_always_overtaken_takes_the_locks() -> None:
     assert len({cell.value for cell in found.values() if cell}) == 1
     assert world.statuses().count(Status.COMPLETE) >= 3
     assert world.holder(X) == b""
-
-
-def test_a_deletion_between_two_looks_is_seen() -> None:
-    world = World()
-    world.engine.commit([Mutation(X, b"0"), Mutation(Y, b"0")])
-    writer = world.client(seed=9)
-    looks: list[Call] = []
-
-    def plan(call: Call) -> Fault:
-        looks.append(call)
-        if len(looks) == 2:
-            writer.commit([Delete(X), Mutation(Y, b"1")])
-        return Fault()
-
-    engine = world.client(world.faults, seed=2)
-    world.faults.plan = plan
-    found = engine.read([X, Y])
-    assert [cell and cell.value for cell in found.values()] == [None, b"1"]
 
 
 def test_what_comes_and_goes_beside_a_deleted_key_is_seen() -> None:
@@ -249,35 +213,6 @@ def test_what_comes_and_goes_beside_a_deleted_key_is_seen() -> None:
     assert len(looks) == 4
 
 
-def test_a_holder_that_decides_between_the_looks_is_read_again() -> None:
-    world = World()
-    world.engine.commit([Mutation(X, b"0"), Mutation(Y, b"0")])
-    late = stopped_at(world, Status.LOCKED)
-    stopped_at(world, Status.ASSERTED, key=Y)
-    looks: list[Call] = []
-
-    def decide_after_first_look(call: Call) -> Fault:
-        looks.append(call)
-        if len(looks) == 4:
-            context = world.engine.context
-            plan = encode_plan(Plan(world.clock.wall_ms() + 9, (1,)))
-            t = load_transaction(
-                world.engine.context, next(row for row in world.rows() if row.row_key == late)
-            )
-            advance(
-                context, [t], Status.ASSERTED, lambda _: [(column(b"txn", late, b"plan"), plan)]
-            )
-        return Fault()
-
-    faults = FaultyStore(world.store)
-    engine = world.client(faults, seed=2)
-    engine.read([Key("other", "d", "x")])
-    faults.plan = decide_after_first_look
-    found = engine.read([X, Y])
-    assert [cell and cell.value for cell in found.values()] == [b"2", b"2"]
-    assert len(looks) == 8
-
-
 def test_a_row_that_goes_between_the_looks_is_read_again() -> None:
     """It may have decided, finished and been deleted."""
     world = World()
@@ -298,18 +233,6 @@ def test_a_row_that_goes_between_the_looks_is_read_again() -> None:
     world.faults.plan = delete_after_first_look
     assert engine.read([X])[X] == world.cell(X)
     assert len(looks) == 8
-
-
-@pytest.mark.parametrize("instant", [False, True], ids=["by row", "instant"])
-def test_who_has_looked_at_ranges_is_not_read_past(instant: bool) -> None:
-    world = World()
-    world.engine.commit([Mutation(X, b"0"), Mutation(Y, b"0")])
-    holder = stopped_at(world, Status.LOCKED)
-    world.put(column(b"txn", holder, b"ranges"), b"1")
-    reader = world.client(world.store if instant else None, seed=2)  # type: ignore[arg-type]
-    found = reader.read([X, Y])
-    assert [cell and cell.value for cell in found.values()] == [b"0", b"0"]
-    assert Status.ABORTED in world.statuses()
 
 
 def test_a_locked_read_that_somebody_aborts_is_made_again() -> None:
@@ -348,16 +271,13 @@ def test_a_failing_locked_read_is_an_error() -> None:
         world.engine.read([X, Y])
 
 
-def test_no_keys_are_no_work() -> None:
-    assert World().engine.read([]) == {}
-
-
 def test_keys_are_answered_as_they_were_asked() -> None:
     world = World()
     world.put(X, b"1")
     short = Key("x", "d", "x")
     found = world.engine.read([short, X])
     assert found[short] == found[X] == world.cell(X)
+    assert world.engine.read([]) == {}
 
 
 def test_a_read_whose_looks_lie_far_apart_begins_again() -> None:

@@ -10,7 +10,7 @@ from tests.unit.worlds import World, X, Y, Z
 from txn.assertions import Version
 from txn.errors import ConflictError
 from txn.model import Cell, Check, Delete, Edit, Key, Mutation
-from txn.protocol.retire import can_retire, read_guarded, retire
+from txn.protocol.retire import read_guarded, retire
 from txn.protocol.statuses import ProtocolName
 from txn.testing.faulty import Call, Crash, Fault, Reply
 
@@ -33,14 +33,6 @@ def left(world: World, *keys: Key) -> list[Key]:
     """What there is of these keys, locks and tags included."""
     found = world.store.read([cell for key in keys for cell in (key, key.lock, key.tag)])
     return [key for key, cell in found.items() if cell]
-
-
-def test_nothing_is_left_of_a_retired_key() -> None:
-    world = World()
-    deleted(world, X, Y)
-    assert len(left(world, X, Y)) == 4
-    assert retire(world.engine.context, {X: None, Y: None}, old_ms(world)) == {X, Y}
-    assert left(world, X, Y) == []
 
 
 def test_a_key_that_was_only_asserted_is_retired() -> None:
@@ -73,12 +65,6 @@ def test_a_key_that_is_young_held_or_has_a_value_stays() -> None:
     before = world.store.read([cell for key in (X, Y, Z) for cell in (key, key.lock, key.tag)])
     assert retire(world.engine.context, dict.fromkeys((X, Y, Z)), old_ms(world)) == set()
     assert world.store.read(list(before)) == before
-
-
-def test_an_absent_key_has_nothing_left() -> None:
-    world = World()
-    assert retire(world.engine.context, {X: None}, old_ms(world)) == {X}
-    assert left(world, X) == []
 
 
 def test_a_later_lock_is_above_the_delete_or_is_not_seen() -> None:
@@ -123,22 +109,6 @@ def test_whoever_takes_the_key_meanwhile_keeps_it() -> None:
         assert world.holder(X) == b""
 
 
-def test_a_key_that_changed_before_it_was_locked_is_given_back() -> None:
-    world = World()
-    deleted(world, X)
-
-    def plan(call: Call) -> Fault:
-        if call.method == "check_and_put":
-            world.faults.plan = lambda call: Fault()
-            world.client(seed=7).commit([Mutation(X, b"2")])
-        return Fault()
-
-    world.faults.plan = plan
-    assert retire(world.engine.context, {X: None}, old_ms(world)) == set()
-    assert world.holder(X) == b""
-    assert world.value(X) == b"2"
-
-
 @pytest.mark.parametrize("call", [1, 2, 3, 4, 5])
 @pytest.mark.parametrize("applied", [True, False])
 def test_a_retirer_may_stop_anywhere(call: int, applied: bool) -> None:
@@ -171,13 +141,6 @@ def test_lost_answers_and_late_duplicates_do_no_harm(call: int) -> None:
     world.client(seed=8).commit([Mutation(X, b"3")])
     assert world.value(X) == b"3"
     assert read_guarded(world.engine.context, [X])[X].holder == b""
-
-
-def test_a_store_that_cannot_delete_on_a_condition_is_known_before() -> None:
-    world = World()
-    assert can_retire(world.engine.context)
-    world.faults.features -= {"row_mutations"}
-    assert not can_retire(world.engine.context)
 
 
 def test_no_key_is_no_request() -> None:

@@ -93,12 +93,6 @@ def test_a_transaction_sees_what_a_plain_client_deleted(world: World) -> None:
     assert [row.row for row in world.tables.scan(T)] == [b"r"]
 
 
-def test_a_plain_client_sees_what_a_transaction_wrote_and_deleted(world: World) -> None:
-    world.tables.write([Edit(X, b"1", 5), Edit(X, b"2", 6), Edit(X._replace(column=b"y"), b"3", 6)])
-    world.tables.write([Edit(X, None, 5)])
-    assert world.seen() == [(b"x", 6, b"2"), (b"y", 6, b"3")]
-
-
 def test_the_newest_versions_are_deleted_one_by_one(world: World) -> None:
     for time in (5, 6, 7):
         world.do(Put(b"d", b"x", b"%d" % time, time))
@@ -144,12 +138,6 @@ def test_the_expected_value_stands_on_the_left(
     # Never below what was looked at, or it would be hidden by it.
     at = 2_000 if condition.column == b"x" else 1_000
     assert world.seen(Selection(((b"d", b"y"),))) == ([(b"y", at, b"done")] if holds else [])
-
-
-def test_a_cell_without_a_column_is_a_cell(world: World) -> None:
-    world.do(Put(b"d", b"", b"bare", 5), Put(b"d", b"x", b"1", 5))
-    assert world.seen(Selection(((b"d", b""),))) == [(b"", 5, b"bare")]
-    assert world.seen() == [(b"", 5, b"bare"), (b"x", 5, b"1")]
 
 
 def test_a_compaction_forgets_markers_and_what_has_expired(world: World) -> None:

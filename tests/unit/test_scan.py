@@ -69,41 +69,6 @@ def test_a_row_without_status_is_debris_and_one_without_buffer_is_what_its_statu
     assert TransactionRow(b"row", Status.COMPLETE).state is RowState.FINISHED
 
 
-def test_what_may_be_decided_and_does_not_decode_is_unreadable() -> None:
-    assert TransactionRow(b"row", corrupt="unknown status").state is RowState.UNREADABLE
-    assert TransactionRow(b"row", Status.PUT, corrupt="junk").state is RowState.UNREADABLE
-
-
-def test_a_decided_row_without_a_plan_is_unreadable() -> None:
-    world = World()
-    row_key = stopped_at(world, Status.ASSERTED)
-    plan = column(b"txn", row_key, b"plan")
-    cell = world.cell(plan)
-    assert cell is not None
-    world.store.write([Edit(plan, None, cell.timestamp)])
-    (row,) = world.rows()
-    assert row.corrupt is None
-    assert row.state is RowState.UNREADABLE
-
-
-def test_rows_that_are_no_transactions_are_passed_over() -> None:
-    world = World()
-    done = world.engine.commit([Mutation(X, b"1")], once="token")
-    found = list(transactions(world.engine.context))
-    assert [row.row_key for row in found] == [done.transaction]
-    assert len(list(world.store.scan(b"txn"))) == 3  # and the name of the protocol
-
-
-def test_rows_come_lazily() -> None:
-    world = World()
-    for _ in range(3):
-        world.engine.commit([Mutation(X, b"1")])
-    rows = transactions(world.engine.context)
-    first = next(rows).row_key
-    rows.close()
-    assert first == world.rows()[0].row_key
-
-
 @pytest.mark.parametrize("salt_buckets", [1, 100])
 def test_a_transaction_is_found_by_a_part_of_its_key(salt_buckets: int) -> None:
     world = World(salt_buckets=salt_buckets)
@@ -182,25 +147,6 @@ def test_the_summary_counts_what_a_quiet_store_has_none_of() -> None:
     loud = summary(world.engine.context, [TABLE])
     assert (loud.unfinished, loud.locks, loud.tags) == (1, 1, 1)
     assert not loud.is_quiet
-
-
-def test_the_summary_sees_the_markers_of_once() -> None:
-    world = World()
-    world.engine.commit([Mutation(X, b"1")], once="token")
-    marker = Key(b"once.token", b"t", b"done", b"txn")
-    world.store.write([Edit(marker.lock, b"somebody", world.clock.wall_ms() + 10)])
-    assert summary(world.engine.context).locks == 1
-
-
-def test_a_scan_is_one_call_for_any_number_of_rows() -> None:
-    world = World()
-    for _ in range(5):
-        world.engine.commit([Mutation(X, b"1")])
-    counting = CountingStore(world.store)
-    context = world.client(counting).context  # type: ignore[arg-type]
-    counting.reset()
-    assert len(list(transactions(context))) == 5
-    assert counting.calls == {"scan": 1}
 
 
 def test_every_look_goes_on_where_the_store_failed() -> None:

@@ -8,10 +8,8 @@ from dataclasses import replace
 
 import pytest
 
-from recovery import LeftAlone, Repaired, check, explain, repair
-from tests.unit.worlds import POLICY, TABLE, World, X, Y, Z, is_step, stopped_at
-from txn.assertions import Exact
-from txn.client.local import LocalBackend
+from recovery import LeftAlone, Repaired, check, repair
+from tests.unit.worlds import POLICY, World, X, Y, Z, is_step, stopped_at
 from txn.errors import (
     AbortedError,
     CommitOutcomeUnknown,
@@ -27,8 +25,8 @@ from txn.events import Event, Phase
 from txn.model import Check, Family, Key, Mutation
 from txn.protocol import recovery
 from txn.protocol.statuses import Status
-from txn.protocol.transaction import WRITTEN_WITHIN_MS, begin_commit
-from txn.request import Committed, Outcome, bind_request
+from txn.protocol.transaction import WRITTEN_WITHIN_MS
+from txn.request import Committed, Outcome
 from txn.tables.admin import Admin
 from txn.testing.faulty import Call, Crash, Fault, Reply
 
@@ -109,21 +107,6 @@ def test_locks_are_held_while_the_table_of_transactions_is_gone() -> None:
     assert repair(world.engine.context, finding) == Repaired("rolled forward")
     assert (world.holder(NEAR), world.holder(FAR)) == (b"", b"")
     assert world.statuses() == [Status.COMPLETE]
-
-
-def test_a_block_that_was_decided_is_told_as_committed() -> None:
-    world = Tables()
-    world.when["decide"] = world.disable
-    calls: list[int] = []
-
-    def change(t: object) -> None:
-        calls.append(1)
-        t.put(NEAR, "1")  # type: ignore[attr-defined]
-        t.put(FAR, "1")  # type: ignore[attr-defined]
-
-    world.engine.run(change)
-    assert calls == [1]
-    assert world.statuses() == [Status.ASSERTED]
 
 
 def test_of_a_batch_only_those_wait_that_need_the_table() -> None:
@@ -254,16 +237,6 @@ def test_of_many_holders_that_stay_the_last_are_remembered(
         with pytest.raises((ConflictError, DeadlineError), match="disabled"):
             other.commit([Mutation(key, b"2")])
     assert len(other._backend._resolver._stuck) == 1
-
-
-def test_once_the_table_is_back_whoever_comes_finishes_it() -> None:
-    world = Tables()
-    world.left_decided()
-    other = world.client(seed=2)
-    with pytest.raises((ConflictError, DeadlineError)):
-        other.commit([Mutation(NEAR, b"2")])
-    world.bring_back()
-    assert other.commit([Mutation(NEAR, b"2")], [Exact(FAR, b"1")]).complete
 
 
 def test_an_undecided_holder_is_released_without_the_table() -> None:
@@ -399,15 +372,6 @@ def test_without_the_transaction_table_nothing_is_committed() -> None:
     assert world.rows() == []
 
 
-def test_the_transaction_table_may_go_under_the_locks() -> None:
-    world = Tables()
-    world.when["lock"] = lambda: world.admin.disable(b"txn")
-    (result,) = world.engine.commit_many([(BOTH, [])])
-    assert isinstance(result, NotApplied) and isinstance(result.__cause__, TableUnavailable)
-    world.admin.enable(b"txn")
-    assert world.statuses() == [Status.WRITTEN]
-
-
 def test_a_store_that_names_a_strange_table_ends_nothing() -> None:
     world = Tables()
 
@@ -445,14 +409,6 @@ def test_the_transaction_table_may_go_at_the_decision() -> None:
     assert world.engine.outcome(caught.value.transaction) is Outcome.UNDECIDED
 
 
-def test_what_is_held_in_other_tables_is_shown() -> None:
-    world = Tables()
-    world.when["decide"] = world.disable
-    holder = world.engine.commit(BOTH).transaction
-    found = explain(world.engine.context, holder)
-    assert found is not None and found.held == (NEAR,)
-
-
 @GONE
 def test_fsck_leaves_it_says_how_to_end_it_and_goes_on(gone: Callable[[Tables], None]) -> None:
     world = Tables()
@@ -468,21 +424,6 @@ def test_fsck_leaves_it_says_how_to_end_it_and_goes_on(gone: Callable[[Tables], 
     (again,) = check(context, grace_ms=0)
     assert isinstance(repair(context, again), Repaired)
     assert (world.value(NEAR), world.value(FAR)) == (b"1", b"1")
-
-
-def test_those_who_commit_together_are_told_each_its_own() -> None:
-    world = Tables()
-    world.when["decide"] = world.disable
-    backend = world.engine._backend
-    assert isinstance(backend, LocalBackend)
-    first, second = (
-        begin_commit(backend.context, bind_request(m, table=TABLE))
-        for m in (BOTH, [Mutation(Y, b"1")])
-    )
-    backend._group_commit.commit([first, second])
-    results = [backend._result(each) for each in (first, second)]
-    assert [isinstance(result, Committed) for result in results] == [True, True]
-    assert len(world.rows()) == 2
 
 
 def steps(call: Call, status: Status) -> bool:
