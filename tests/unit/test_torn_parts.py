@@ -35,18 +35,20 @@ def finish(engine: Engine, row_key: bytes) -> None:
     roll_forward(engine.context, [load_transaction(engine.context, row)])
 
 
-def values_of(cells: dict[Key, Cell | None]) -> list[bytes | None]:
-    return [cell.value if cell else None for _, cell in sorted(cells.items())]
+def list_values(found: dict[Key, Cell | None]) -> list[bytes | None]:
+    return [cell.value if cell else None for _, cell in sorted(found.items())]
 
 
-def world_with_values(protocol: ProtocolName) -> World:
+def fill(protocol: ProtocolName) -> World:
     world = World(protocol=protocol)
     world.engine().commit([Mutation(each, b"0") for each in (X, Y, Z)])
     return world
 
 
-def _puts_plan(call: Call) -> bool:
-    return any(name.column == b"plan" for item in call.items for name, _ in puts(item))
+def begin_task(world: World, transaction: bytes) -> Puppet:
+    return Puppet(
+        world, lambda engine: PartsClient(engine).write(transaction, 0, 0, [Mutation(X, b"1")])
+    )
 
 
 @both
@@ -57,19 +59,19 @@ def test_a_part_that_was_read_before_its_plan_is_not_taken_for_broken(
     """It is planned, and all is decided, before its transaction's row is read too."""
     if not rule:
         PARTS_RULES["a part is read once"](monkeypatch)
-    world = world_with_values(protocol)
+    world = fill(protocol)
     client = PartsClient(world.engine())
     transaction = client.begin()
     part = child_key(transaction, 0, 0)
-    task = Puppet(
-        world, lambda engine: PartsClient(engine).write(transaction, 0, 0, [Mutation(X, b"1")])
+    task = begin_task(world, transaction)
+    assert task.until(
+        lambda call: any(k.column == b"plan" for item in call.items for k, _ in puts(item))
     )
-    assert task.until(_puts_plan)
     reader = Puppet(world, lambda engine: engine.read([X]), backwards=True)
     assert reader.until(reads(part)) and reader.until(reads(transaction))
     client.commit(transaction, [1], task.finish(), ack="decided")
     if rule:
-        assert values_of(reader.finish()) == [b"1"]
+        assert list_values(reader.finish()) == [b"1"]
     else:
         with pytest.raises(CorruptRowError):
             reader.finish()
@@ -84,7 +86,7 @@ def test_a_part_that_was_read_before_it_followed_is_not_taken_for_aborted(
     end. Another one, which has read what that one wrote, is seen."""
     if not rule:
         PARTS_RULES["a part is read once"](monkeypatch)
-    world = world_with_values(protocol)
+    world = fill(protocol)
     engine = world.engine()
     client = PartsClient(engine)
     later = client.begin()
@@ -105,23 +107,17 @@ def test_a_part_that_was_read_before_it_followed_is_not_taken_for_aborted(
     assert reader.until(reads(part))  # of the second look
     assert reader.until(reads(first))
     finish(engine, first)
-    assert values_of(reader.finish()) == [b"1" if rule else b"0", b"1"]
+    assert list_values(reader.finish()) == [b"1" if rule else b"0", b"1"]
 
 
 @both
 def test_a_task_that_locked_after_the_abort_gives_its_locks_back(protocol: ProtocolName) -> None:
-    world = world_with_values(protocol)
+    world = fill(protocol)
     client = PartsClient(world.engine())
     transaction = client.begin()
-    task = Puppet(
-        world, lambda engine: PartsClient(engine).write(transaction, 0, 0, [Mutation(X, b"1")])
-    )
-    assert task.until(_takes_lock)
+    task = begin_task(world, transaction)
+    assert task.until(lambda call: any(c.key.column.endswith(b"_lock") for c in checks(call)))
     assert client.abort(transaction, "no")
     with pytest.raises(AbortedError, match="over"):
         task.finish()
     assert not world.leftovers()
-
-
-def _takes_lock(call: Call) -> bool:
-    return any(check.key.column.endswith(b"_lock") for check in checks(call))
