@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from contextlib import suppress
 from dataclasses import replace
+from typing import Any
 
 import pytest
 
@@ -43,39 +44,21 @@ def test_check_never_writes() -> None:
 
 
 def test_a_clean_store_costs_a_few_scans_a_table() -> None:
+    """And progress is told of each row: those that are finished are not looked at."""
     world = World()
     for key in (X, Y, Z):
         world.engine.commit([Mutation(key, b"1")])
     counting = CountingStore(world.store)
-    context = replace(world.engine.context, store=counting)
-    assert list(check(context, scan=[TABLE])) == []
+    context, tables = replace(world.engine.context, store=counting), list[bytes]()
+    assert list(check(context, scan=[TABLE], on_row=tables.append)) == []
     # Whether it is there; which salt buckets there are; what is behind the young transactions, the
     # newest of them, those of its last minutes, whether there are older ones, and what is before
     # them; markers, the data table.
     assert counting.calls == {"describe": 1, "scan": 8}
-
-
-def test_progress_hears_of_each_row() -> None:
-    world = World()
-    for key in (X, Y, Z):
-        world.engine.commit([Mutation(key, b"1")])
-    tables: list[bytes] = []
-    found(world, scan=[TABLE], retention_ms=0, on_row=tables.append)
-    assert tables == [b"txn"] * 4 + [TABLE] * 3  # the name of the protocol is a row as well
+    assert tables == [b"txn"] + [TABLE] * 3  # the name of the protocol is a row as well
     tables.clear()
-    found(world, scan=[TABLE], on_row=tables.append)
-    assert tables == [b"txn"] + [TABLE] * 3  # and finished ones are not looked at
-
-
-@pytest.mark.parametrize(("status", "kind", "end"), UNFINISHED)
-def test_repairing_twice_changes_nothing(status: Status, kind: Kind, end: Status) -> None:
-    world = World()
-    left_at(world, status)
-    (finding,) = found(world, grace_ms=0)
-    repair(world.engine.context, finding)
-    before = list(world.store.scan(b"txn")), list(world.store.scan(TABLE))
-    assert isinstance(repair(world.engine.context, finding), NothingToDo)
-    assert (list(world.store.scan(b"txn")), list(world.store.scan(TABLE))) == before
+    found(world, scan=[TABLE], retention_ms=0, on_row=tables.append)
+    assert tables == [b"txn"] * 4 + [TABLE] * 3
 
 
 @pytest.mark.parametrize(("status", "kind", "end"), UNFINISHED)
@@ -85,14 +68,29 @@ def test_two_repairs_at_once_come_to_the_same_end(status: Status, kind: Kind, en
         world.engine.commit([Mutation(X, b"1"), Mutation(Y, b"1")])
         left_at(world, status)
         (finding,) = found(world, grace_ms=0)
-        reached = repaired_twice_at_once(world, number, finding)
+        done: list[object] = []
+
+        def plan(
+            call: Call,
+            number: int = number,
+            world: World = world,
+            finding: Finding = finding,
+            done: list[object] = done,
+        ) -> Fault:
+            if call.number == number:
+                done.append(repair(world.engine.context, finding))
+            return Fault()
+
+        context = world.engine.context
+        repair(replace(context, store=FaultyStore(world.store, plan)), finding)
+        assert isinstance(repair(context, finding), NothingToDo)
         assert world.rows()[-1].status is end
         # A put that was overtaken by everything else leaves its tag, which is the scan's to find.
         assert set(mended(world, grace_ms=0, scan=[TABLE])) <= {Repaired("emptied")}
         assert summary(world.engine.context, [TABLE]).is_quiet
         expected = b"2" if end is Status.COMPLETE else b"1"
         assert (world.value(X), world.value(Y)) == (expected, expected)
-        if not reached:
+        if not done:
             return
 
 
@@ -114,26 +112,42 @@ def test_a_repair_that_crashes_is_finished_by_the_next(
             return
 
 
+@pytest.mark.parametrize("beats", [True, False])
 @pytest.mark.parametrize("status", [Status.LOCKED, Status.ASSERTED, Status.ABORTED])
-def test_an_owner_that_has_moved_on_is_left_in_peace(status: Status) -> None:
+def test_an_owner_that_has_moved_on_is_left_in_peace(status: Status, beats: bool) -> None:
+    """The finding is old: its owner was only slow, or has shown that it lives."""
     world = World()
     row_key = left_at(world, Status.WRITTEN)
     (finding,) = found(world, grace_ms=0)
     world.clock.advance(5)
-    key = column(b"txn", row_key, b"status")
-    world.store.check_and_put([Check(key, Status.WRITTEN.value, ((key, status.value),))])
-    assert isinstance(repair(world.engine.context, finding), NothingToDo | LeftAlone)
+    if beats:
+        put_column(world, row_key, b"beat", b"")
+        status = Status.WRITTEN
+    else:
+        key = column(b"txn", row_key, b"status")
+        world.store.check_and_put([Check(key, Status.WRITTEN.value, ((key, status.value),))])
+    result = repair(world.engine.context, finding)
+    assert isinstance(result, NothingToDo | LeftAlone)
+    assert not beats or result == NothingToDo("its owner has moved on")
     assert world.rows()[-1].status is status
 
 
-def test_a_beat_since_the_check_saves_the_owner() -> None:
+def test_a_row_that_the_scan_saw_before_it_moved_is_no_finding() -> None:
+    """The scan may be minutes behind when its page is judged."""
     world = World()
-    row_key = left_at(world, Status.WRITTEN)
-    (finding,) = found(world, grace_ms=0)
-    world.clock.advance(5)
-    put_column(world, row_key, b"beat", b"")
-    assert repair(world.engine.context, finding) == NothingToDo("its owner has moved on")
-    assert world.rows()[-1].status is Status.WRITTEN
+    left_at(world, Status.ASSERTED)
+    world.clock.advance(HOUR_MS)
+    store = FaultyStore(world.store)
+    scan, behind = store.scan, list(world.store.scan(b"txn"))
+    mended(world)
+
+    def scan_behind(table: bytes, start: bytes, stop: bytes | None, *args: Any, **how: Any) -> Any:
+        if stop == start + b"\0":
+            return scan(table, start, stop, *args, **how)
+        return (row for row in behind if start <= row.row < (stop or b"\xff"))
+
+    store.scan = scan_behind  # type: ignore[method-assign]
+    assert list(check(replace(world.engine.context, store=store))) == []
 
 
 def test_an_owner_that_decides_at_the_last_moment_wins() -> None:
@@ -173,34 +187,6 @@ def test_a_live_owner_that_is_aborted_writes_nothing() -> None:
     assert found(world, grace_ms=0, scan=[TABLE]) == []
 
 
-def test_a_row_that_the_scan_saw_before_it_moved_is_no_finding() -> None:
-    world = World()
-    left_at(world, Status.ASSERTED)
-    world.clock.advance(HOUR_MS)
-    scanned = list(world.store.scan(b"txn"))
-    mended(world)
-    behind = Behind(world.store, scanned)
-    context = replace(world.engine.context, store=behind)  # type: ignore[arg-type]
-    assert list(check(context)) == []
-
-
-class Behind:
-    """A store whose scans of more than one row answer what was there earlier."""
-
-    def __init__(self, inner: object, rows: list[object]) -> None:
-        self._inner, self._rows = inner, rows
-
-    def __getattr__(self, name: str) -> object:
-        return getattr(self._inner, name)
-
-    def scan(
-        self, table: bytes, start: bytes, stop: bytes | None, *args: object, **options: object
-    ) -> Iterator[object]:
-        if stop != start + b"\0":
-            return (row for row in self._rows if start <= row.row < (stop or b"\xff"))  # type: ignore[attr-defined]
-        return self._inner.scan(table, start, stop)  # type: ignore[attr-defined,no-any-return]
-
-
 def test_a_row_that_changed_since_is_not_deleted() -> None:
     world = World()
     row_key = world.engine.commit([Mutation(X, b"1")]).transaction
@@ -227,20 +213,6 @@ def count_until_done() -> Iterator[int]:
     """The numbers of the calls of a repair, which has fewer than these."""
     yield from range(1, 30)
     raise AssertionError("a repair does not end")
-
-
-def repaired_twice_at_once(world: World, number: int, finding: Finding) -> bool:
-    """Repair the finding, and before the call of this number repair it by another client; return
-    whether there was such a call."""
-    done: list[object] = []
-
-    def plan(call: Call) -> Fault:
-        if call.number == number:
-            done.append(repair(world.engine.context, finding))
-        return Fault()
-
-    repair(replace(world.engine.context, store=FaultyStore(world.store, plan)), finding)
-    return bool(done)
 
 
 @pytest.mark.parametrize("protocol", ["six-phase", "fenced"])
