@@ -6,7 +6,7 @@ from dataclasses import replace
 
 import pytest
 
-from tests.unit.worlds import World, X, Y, Z
+from tests.unit.worlds import TABLE, World, X, Y, Z
 from txn.assertions import Version
 from txn.errors import ConflictError
 from txn.model import Cell, Check, Delete, Edit, Key, Mutation
@@ -35,24 +35,21 @@ def left(world: World, *keys: Key) -> list[Key]:
     return [key for key, cell in found.items() if cell]
 
 
-def test_a_key_that_was_only_asserted_is_retired() -> None:
+def test_nothing_is_left_of_a_retired_key() -> None:
+    """One that was deleted, was only asserted or never was; or has the value that is expected: a
+    marker of `once` whose time is over."""
     world = World()
-    world.engine.commit([Mutation(Y, b"1")], [Version(X, None)])
-    world.clock.advance(DAY_MS)
-    assert left(world, X) == [X.lock]
-    assert retire(world.engine.context, {X: None}, old_ms(world)) == {X}
-    assert left(world, X) == []
-
-
-def test_a_value_is_deleted_with_its_key_where_it_is_the_one_expected() -> None:
-    world = World()
-    world.engine.commit([Mutation(X, b"1"), Mutation(Y, b"1")])
-    world.clock.advance(DAY_MS)
+    asserted, absent = (Key(row, "d", "x", TABLE) for row in ("asserted", "absent"))
+    world.engine.commit([Mutation(X, b"1"), Mutation(Y, b"1")], [Version(asserted, None)])
+    deleted(world, Z)
+    assert left(world, asserted, Z) == [asserted.lock, Z.lock, Z.tag]
     x, y = world.cell(X), world.cell(Y)
     assert x is not None and y is not None
-    wanted = {X: x, Y: y._replace(timestamp=y.timestamp - 1)}
-    assert retire(world.engine.context, wanted, old_ms(world)) == {X}
-    assert left(world, X, Y) == [Y, Y.lock, Y.tag]
+    gone: dict[Key, Cell | None] = {X: x, Z: None, asserted: None, absent: None}
+    wanted = gone | {Y: y._replace(timestamp=y.timestamp - 1)}
+    assert retire(world.engine.context, wanted, old_ms(world)) == set(gone)
+    assert left(world, *wanted) == [Y, Y.lock, Y.tag]
+    assert retire(world.engine.context, {}, old_ms(world)) == set()
 
 
 def test_a_key_that_is_young_held_or_has_a_value_stays() -> None:
@@ -141,13 +138,6 @@ def test_lost_answers_and_late_duplicates_do_no_harm(call: int) -> None:
     world.client(seed=8).commit([Mutation(X, b"3")])
     assert world.value(X) == b"3"
     assert read_guarded(world.engine.context, [X])[X].holder == b""
-
-
-def test_no_key_is_no_request() -> None:
-    world = World()
-    world.faults.calls = 0
-    assert retire(world.engine.context, {}, old_ms(world)) == set()
-    assert world.faults.calls == 0
 
 
 @pytest.mark.parametrize("protocol", ["six-phase", "fenced"])

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import replace
 from pathlib import Path
 from random import Random
@@ -137,20 +137,6 @@ def test_pages_have_each_row_once_and_in_order(
     assert found == sorted(due, key=order, reverse=True)
 
 
-@pytest.mark.parametrize(("random", "prefixes"), [(True, [b"00.", b"01."]), (False, [b""])])
-def test_thousands_of_one_millisecond_are_paged_through(
-    random: bool, prefixes: list[bytes]
-) -> None:
-    rows, rng = Rows(), Random(7)
-    uids = [rng.getrandbits(128) if random else number for number in range(700)]
-    due = rows.put([prefixes[uid % len(prefixes)] + new_row_key(NOW_MS, uid) for uid in uids])
-    limits = replace(MOST, rows=200)
-    pages = list(list_pages(rows.context, Query(), limits, 60))
-    found = [row.row_key for page in pages for row in page.rows]
-    assert found == sorted(due, key=order, reverse=True)
-    assert all(page.read <= 200 for page in pages)
-
-
 def test_a_page_can_begin_at_a_time_or_a_row() -> None:
     rows = Rows()
     keys = rows.put([new_row_key(NOW_MS - number, 5) for number in range(10)])
@@ -163,20 +149,41 @@ def test_a_page_can_begin_at_a_time_or_a_row() -> None:
 
 
 class Fetching(CountingStore):
-    """A store that counts the rows that are taken from its scans."""
+    """A store that counts what is taken from it: rows of scans, bytes in all and in one call at
+    most. A row may take its time."""
 
-    rows = 0
+    rows = largest = total = 0
+
+    def __init__(self, inner: Store, on_row: Callable[[], object] = lambda: None) -> None:
+        super().__init__(inner)
+        self._on_row = on_row
+
+    def read(self, *groups: Any, **options: Any) -> dict[Key, Cell | None]:
+        found = super().read(*groups, **options)
+        self._weigh([cell for cell in found.values() if cell])
+        return found
+
+    def read_versions(self, keys: Any, count: int) -> dict[Key, list[Cell]]:
+        found = super().read_versions(keys, count)
+        self._weigh([cell for cells in found.values() for cell in cells])
+        return found
 
     def scan(self, *args: Any, **options: Any) -> Iterator[Row]:
         for row in super().scan(*args, **options):
             self.rows += 1
+            self._weigh(list(row.cells.values()))
+            self._on_row()
             yield row
 
+    def _weigh(self, cells: list[Cell]) -> None:
+        size = sum(len(cell.value) for cell in cells)
+        self.total, self.largest = self.total + size, max(self.largest, size)
 
-def find_cost(rows: Rows, query: Query, before: bytes | None = None) -> tuple[int, int, int]:
+
+def find_cost(rows: Rows, query: Query) -> tuple[int, int, int]:
     """How many calls a page takes, how many rows it is sent, and reads."""
     store = Fetching(rows.store)
-    page = find_page(replace(rows.context, store=store), query, before)
+    page = find_page(replace(rows.context, store=store), query)
     return sum(store.calls.values()), store.rows, page.read
 
 
@@ -212,101 +219,40 @@ def test_a_page_of_many_buckets_reads_one_row_more_of_each() -> None:
     uids = [rng.getrandbits(128) for _ in range(1_000)]
     rows.put([new_row_key(NOW_MS - at, uid, salt_buckets=20) for at, uid in enumerate(uids)])
     calls, sent, read = find_cost(rows, ALL)
-    assert read == 50
+    assert (calls, read) == (2 * 20 + 2, 50)
     assert sent <= 50 + 2 * 20
-    assert calls == 2 * 20 + 2
 
 
-def test_a_quiet_store_is_read_in_few_calls() -> None:
-    rows = Rows()
-    rows.put([new_row_key(NOW_MS - 10**9 * at, at) for at in range(20)])
-    assert find_cost(rows, Query()) == (2, 20, 20)
-
-
-def test_a_page_says_how_far_it_has_read() -> None:
-    rows = Rows()
-    rows.put([new_row_key(NOW_MS - at, at) for at in range(1_000)])
-    wanted = Query(statuses=frozenset({Status.LOCKED}))
-    page = find_page(rows.context, wanted, limits=replace(MOST, rows=300))
-    assert page.rows == []
-    assert page.stopped is Stop.ROWS
-    assert page.read == 300
-    assert page.back_to == NOW_MS - 299
-    assert page.next == new_row_key(NOW_MS - 299, 299)
-
-
-def test_a_page_is_bounded_in_bytes() -> None:
-    rows = Rows()
-    big = Request((Mutation(X, b"x" * 100_000),))
-    due = rows.put([new_row_key(NOW_MS - at, at) for at in range(60)], request=big)
-    for wanted in (Query(), Query(key=X)):
-        pages = list(list_pages(rows.context, wanted, replace(MOST, bytes_=1_000_000)))
-        assert [row.row_key for page in pages for row in page.rows] == due
-        assert all(len(page.rows) < 30 for page in pages)
-        assert pages[0].stopped is Stop.BYTES
-
-
-class Weighing(CountingStore):
-    """A store that tells how many bytes it has returned, in all and in one call at most."""
-
-    largest = 0
-    total = 0
-
-    def read(self, *groups: Any, **options: Any) -> dict[Key, Cell | None]:
-        found = super().read(*groups, **options)
-        self._weigh([cell for cell in found.values() if cell])
-        return found
-
-    def read_versions(self, keys: Any, count: int) -> dict[Key, list[Cell]]:
-        found = super().read_versions(keys, count)
-        self._weigh([cell for cells in found.values() for cell in cells])
-        return found
-
-    def scan(self, *args: Any, **options: Any) -> Iterator[Row]:
-        for row in super().scan(*args, **options):
-            self._weigh(list(row.cells.values()))
-            yield row
-
-    def _weigh(self, cells: list[Cell]) -> None:
-        size = sum(len(cell.value) for cell in cells)
-        self.total, self.largest = self.total + size, max(self.largest, size)
-
-
-def test_few_rows_are_read_at_once() -> None:
-    """Behind small ones there may be large ones, which nobody knows before they are there."""
-    rows = Rows()
-    rows.put([new_row_key(NOW_MS - at, at) for at in range(20)])
-    big = Request((Mutation(X, b"x" * 100_000),))
-    rows.put([new_row_key(NOW_MS - at, at) for at in range(20, 80)], request=big)
-    store = Weighing(rows.store)
-    page = find_page(
-        replace(rows.context, store=store), ALL, limits=replace(MOST, bytes_=1_000_000)
-    )
-    assert page.stopped is Stop.BYTES
-    assert store.largest < 101_000
-    assert store.total < 1_000_000 + store.largest
-
-
-def test_a_page_is_bounded_in_time() -> None:
-    rows = Rows()
-    due = rows.put([new_row_key(NOW_MS - 1_000 * at, at) for at in range(300)])
-    slow = replace(rows.context, store=Slow(rows.store, rows.clock))
-    pages = list(list_pages(slow, Query(), replace(MOST, ms=2_000)))
-    assert [row.row_key for page in pages for row in page.rows] == due
-    assert any(page.stopped is Stop.TIME for page in pages)
-
-
-class Slow(CountingStore):
-    """A store that takes a tenth of a second for each row."""
-
-    def __init__(self, inner: Store, clock: ManualClock) -> None:
-        super().__init__(inner)
-        self._clock = clock
-
-    def scan(self, *args: Any, **options: Any) -> Iterator[Row]:
-        for row in super().scan(*args, **options):
-            self._clock.advance(100)
-            yield row
+@pytest.mark.parametrize(
+    ("stop", "limits"),
+    [
+        (Stop.ROWS, replace(MOST, rows=200)),
+        (Stop.BYTES, replace(MOST, bytes_=1_000_000)),
+        (Stop.TIME, replace(MOST, ms=2_000)),
+    ],
+)
+@pytest.mark.parametrize("query", [ALL, Query(key=X)], ids=["all", "key"])
+def test_a_page_is_bounded(stop: Stop, limits: ReadLimits, query: Query) -> None:
+    """And says how far it has read. Of one millisecond the row key is all that it can be bounded
+    by. Behind small rows there may be large ones, which nobody knows before they are there."""
+    rows, rng = Rows(), Random(7)
+    small, big = (Request((Mutation(X, b"x" * size),)) for size in (1, 100_000))
+    keys = rows.put([new_row_key(NOW_MS, rng.getrandbits(128)) for _ in range(300)], request=small)
+    if stop is Stop.BYTES:
+        keys = rows.put(keys[:80], request=big) + keys[80:]
+    store = Fetching(rows.store, lambda: rows.clock.advance(100 if stop is Stop.TIME else 0))
+    context, before, found = replace(rows.context, store=store), None, list[bytes]()
+    while True:
+        store.total = 0
+        page = find_page(context, query, before, limits, 250)
+        found += [row.row_key for row in page.rows]
+        assert page.read <= limits.rows and store.largest < 101_000
+        assert store.total < limits.bytes_ + store.largest
+        if page.next is None:
+            break
+        assert (page.stopped, page.back_to, page.next) == (stop, NOW_MS, found[-1])
+        before = page.next
+    assert before is not None and found == sorted(keys, reverse=True)
 
 
 def test_a_piece_of_a_row_key_is_found() -> None:
