@@ -154,7 +154,7 @@ NAMES = [b"", b".dot", b"\xff"]
 def test_a_table_that_hbase_refuses_is_refused(
     table: bytes, families: dict[bytes, Family], match: str
 ) -> None:
-    """A program that works here must work on HBase. The byte 00 would also end a family in a key."""
+    """A program that works here must work on HBase. 00 would also end a family in a key."""
     with pytest.raises(InvalidRequestError, match=match):
         tables(MemoryStore()).ensure_table(table, families)
 
