@@ -92,23 +92,13 @@ def test_a_value_is_read_that_an_assertion_compares(
     assert isinstance(result, AssertionFailedError) == ("Version" in repr(assertion))
     assert X in world.valued
     assert not {Y, Z} & world.valued
-
-
-@PROTOCOLS
-def test_keys_that_two_of_a_batch_validate_are_read_for_the_one_that_compares(
-    protocol: ProtocolName,
-) -> None:
-    world = ReadingWorld(protocol)
     cell = world.cell(X)
     assert cell is not None
-    results = world.engine.commit_many(
-        [
-            Request((Mutation(Y, b"2"),), (Version(X, cell.timestamp),), validate=True),
-            Request((Mutation(Z, b"2"),), (Exact(X, b"1"),), validate=True),
-        ]
-    )
-    assert not [result for result in results if isinstance(result, Exception)]
-    assert X in world.valued
+    both = [
+        Request((Mutation(Y, b"2"),), (Version(X, cell.timestamp),), validate=True),
+        Request((Mutation(Z, b"2"),), (Exact(X, b"1"),), validate=True),
+    ]  # of a batch, a key is read for the one that compares it
+    assert not [each for each in world.engine.commit_many(both) if isinstance(each, Exception)]
 
 
 def test_an_unread_value_cannot_be_compared() -> None:
@@ -166,46 +156,42 @@ def read_sizes(tables: Tables, keys: int | list[Key], length: int) -> list[int]:
     return [*map(len, tables.answers)]
 
 
-def test_long_rows_are_read_few_at_a_time() -> None:
-    tables = Tables(8)
-    assert read_sizes(tables, 120, 2_000_000) == [8] * 15
-    assert read_sizes(tables, 20, LONG) == [8, 2, *[1] * 10]
-    assert read_sizes(tables, 3, LONG) == [1] * 3
+@pytest.mark.parametrize(
+    ("few", "reads"),
+    [
+        # At first nobody knows that rows are long.
+        (8, [(120, 2_000_000, [8] * 15), (20, LONG, [8, 2, *[1] * 10]), (3, LONG, [1] * 3)]),
+        (8, [(20, LONG, [8, 2, *[1] * 10]), (500, 10, [1, 2, 7, 25, 97, 368])]),
+        # Short ones are soon read all at once, and absent rows are short.
+        (16, [(16, 10, [16]), (500, 10, [16, 61, 241, 182]), (500, 10, [500])]),
+        (16, [(99, 10, [16, 61, 22]), (1_500, 0, [244, 973, 283])]),
+        (16, [(99, 10, [16, 61, 22]), (20, LONG, [20]), (20, LONG, [1] * 20)]),
+    ],
+)
+def test_as_many_rows_are_read_at_once_as_their_lengths_allow(
+    few: int, reads: list[tuple[int, int, list[int]]]
+) -> None:
+    tables = Tables(few)
+    assert [read_sizes(tables, count, length) for count, length, _ in reads] == [
+        expected for _, _, expected in reads
+    ]
 
 
-def test_short_rows_are_soon_read_all_at_once() -> None:
-    tables = Tables(16)
-    assert read_sizes(tables, 16, 10) == [16]
-    assert read_sizes(tables, 500, 10) == [16, 61, 241, 182]
-    assert read_sizes(tables, 500, 10) == [500]
-    assert read_sizes(tables, 1_500, 0) == [964, 536], "absent rows are short"
-    assert read_sizes(tables, 20, LONG) == [20], "it knows only what it has seen"
-    assert read_sizes(tables, 20, LONG) == [1] * 20
-
-
-def test_locks_and_tags_tell_nothing_about_values() -> None:
-    tables = Tables(8)
-    read_sizes(tables, [key.lock for key in keys_of(100)], 10)
-    assert read_sizes(tables, 9, 10) == [8, 1]
-
-
-def test_a_row_is_never_divided() -> None:
+def test_a_row_is_never_divided_and_groups_stay_in_their_order() -> None:
+    """Its cells are of one instant; and none of a group is read before all earlier ones were. Locks
+    and tags tell nothing about values."""
     tables = Tables(8)
     one, two = ([Key(row, "d", f"{number}", "t") for number in range(100)] for row in "rs")
     read_sizes(tables, one, LONG)
     assert tables.answers == [one]
     read_sizes(tables, [*one, *two], LONG)
     assert tables.answers == [one, two]
-
-
-def test_groups_stay_in_their_order() -> None:
     tables, keys = Tables(8), keys_of(12)
     locks = [key.lock for key in keys]
+    tables.read(locks)
     tables.read(keys, locks)
-    assert tables.answers == [keys[:8], keys[8:], locks]
-    tables.answers = []
     tables.read(keys[:4], locks[:4])
-    assert tables.answers == [[*keys[:4], *locks[:4]]]
+    assert tables.answers[2:] == [keys[:8], keys[8:], locks, [*keys[:4], *locks[:4]]]
 
 
 def test_versions_come_in_portions_too() -> None:
@@ -229,6 +215,12 @@ def test_lengths_are_learned_where_no_value_is_sent() -> None:
 def server() -> Iterator[FakeRegionServer]:
     with fake_region_server() as server:
         yield server
+
+
+@pytest.fixture
+def gateway() -> Iterator[FakeGateway]:
+    with fake_gateway() as gateway:
+        yield gateway
 
 
 def test_a_region_server_is_asked_for_timestamps(server: FakeRegionServer) -> None:
@@ -308,12 +300,6 @@ def test_what_a_client_writes_teaches_it_too(server: FakeRegionServer) -> None:
     store.check_and_put([Check(x, b"", edits=(Edit(x, bytes(50_000), 7),))])
     assert store._sizes.expect(b"t") == 50_000
     store.close()
-
-
-@pytest.fixture
-def gateway() -> Iterator[FakeGateway]:
-    with fake_gateway() as gateway:
-        yield gateway
 
 
 def test_large_values_come_through_a_gateway_in_portions(
