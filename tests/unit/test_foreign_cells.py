@@ -130,14 +130,6 @@ def test_a_decision_is_not_finished_by_a_lock_that_went_back(value: bytes) -> No
 
 
 @pytest.mark.usefixtures("rows_for_all")
-def test_a_decision_is_finished_where_its_lock_is_gone() -> None:
-    world, row_key = decided(None)
-    finish(world, row_key)
-    assert (world.value(X), world.value(X.row_lock)) == (b"2", b"2")
-    assert world.engine.commit([Mutation(X, b"3")]).complete
-
-
-@pytest.mark.usefixtures("rows_for_all")
 def test_a_no_to_a_lock_that_has_not_changed_is_asked_again() -> None:
     """It comes from a server that is behind: nobody else has finished it."""
     world = World(protocol="fenced")

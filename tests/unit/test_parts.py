@@ -14,7 +14,7 @@ import pytest
 from recovery import Kind, LeftAlone, Repaired, check, explain, repair
 from recovery.purge import purge_row
 from recovery.scan import whole_row
-from tests.simulation.puppets import asks_for, checks, when
+from tests.simulation.puppets import asks_for, when
 from tests.simulation.world import World, key
 from tests.unit.parted import X, Y, Z, make_client, open_rows, row_of, values
 from tests.unit.worlds import POLICY
@@ -48,7 +48,6 @@ from txn.protocol.row import (
     column,
     follow,
     parent_of,
-    status_key,
 )
 from txn.protocol.statuses import ProtocolName, Status
 from txn.testing.faulty import NO_FAULT, Call, Fault, FaultyStore, Reply
@@ -381,30 +380,6 @@ def test_a_row_key_that_took_long_to_write_is_given_up() -> None:
 
     with pytest.raises(ConflictError, match="took too long"):
         PartsClient(world.client(wait)[0]).begin()
-
-
-def test_a_part_that_cannot_follow_keeps_its_transaction() -> None:
-    """A newer version has stepped it on, to a status that nobody here knows."""
-    world = World()
-    meddled: list[Call] = []
-    decided: list[bool] = []
-
-    def meddle(call: Call) -> Fault:
-        for check_of in checks(call):
-            if parent_of(check_of.key.row) and check_of.expected == Status.PART.value and decided:
-                status = status_key(b"txn", check_of.key.row)
-                world.memory.write([Edit(status, b"9-NEW", world.clock.wall_ms() + 50)])
-                meddled.append(call)
-        return NO_FAULT
-
-    client = PartsClient(world.client(meddle)[0])
-    transaction = client.begin()
-    newest = client.write(transaction, 0, 0, [Mutation(key("x"), b"1")])
-    decided.append(True)
-    assert not client.commit(transaction, [1], newest).complete
-    assert len(meddled) == 1
-    (status,) = (row.status for row in world.rows() if row.row_key == transaction)
-    assert status is Status.ASSERTED
 
 
 def test_an_unknown_status_is_told(engine: Engine, client: PartsClient) -> None:

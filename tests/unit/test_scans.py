@@ -245,18 +245,6 @@ def before_each_scan(world: World, work: Callable[[int], object]) -> None:
     world.faults.plan = plan
 
 
-def test_a_row_that_changes_between_the_looks_is_looked_at_again() -> None:
-    world = World()
-    filled(world, "x")
-    stopped_at(world, Status.ASSERTED)
-    writer = world.client(seed=9)
-    pair = [Mutation(key("x", "y"), b"3"), Mutation(key("x", "z"), b"3")]
-    engine = world.client(world.faults, seed=2)
-    list(engine.scan())
-    before_each_look(world, lambda number: number == 3 and writer.commit(pair))
-    assert values(engine.scan()) == {b"x": {b"x": b"2", b"y": b"3", b"z": b"3"}}
-
-
 @both_ways
 def test_a_holder_that_crosses_its_decision_is_looked_at_again(snapshot: bool) -> None:
     world = World()
@@ -319,19 +307,6 @@ def test_a_scan_goes_on_where_the_store_failed() -> None:
     world.faults.plan = lambda call: Fault(frozenset(), Reply.NOT_APPLIED)
     with pytest.raises(NotApplied):
         list(engine.scan())
-
-
-def test_a_scan_is_lazy() -> None:
-    world = World()
-    world.store.write([Edit(key(b"%05d" % number), b"1", 5) for number in range(1300)])
-    counting = CountingStore(world.store)
-    engine = world.client(counting)  # type: ignore[arg-type]
-    rows = engine.scan()
-    counting.reset()
-    assert next(rows).row == b"00000"
-    world.engine.commit([Mutation(key("99999"), b"1")])
-    assert [row.row for row in rows][-1] == b"99999"
-    assert dict(counting.calls) == {"scan": 1}
 
 
 @pytest.mark.parametrize(

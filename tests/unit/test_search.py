@@ -326,20 +326,6 @@ def test_transactions_are_found_by_what_they_name(protocol: Any) -> None:
     assert list_found(newer_than_ms=10) == [stuck, far]
 
 
-def test_rows_without_a_status_are_shown() -> None:
-    rows = Rows()
-    (done,) = rows.put([new_row_key(NOW_MS - 2, 1)])
-    (debris,) = rows.put([new_row_key(NOW_MS - 1, 2)], None)
-    strange = new_row_key(NOW_MS, 3)
-    rows.store.write([Edit(column(TXN, strange, b"status"), b"9-NEW", NOW_MS)])
-    assert list_keys_found(rows.context) == [strange, debris, done]
-    assert list_keys_found(rows.context, Query(statuses=frozenset({None}))) == [
-        strange,
-        debris,
-    ]
-    assert list_keys_found(rows.context, Query(statuses=frozenset({Status.COMPLETE}))) == [done]
-
-
 def test_rows_of_others_are_no_transactions() -> None:
     rows = Rows()
     (done,) = rows.put([b"03." + new_row_key(NOW_MS, 1)])
