@@ -21,7 +21,6 @@ from recovery import (
 from recovery.tables import BATCH
 from tests.unit.worlds import TABLE, World, X, Y, Z, after_status, ghost, stopped_at
 from txn.assertions import Assertion, Version
-from txn.errors import InvalidRequestError
 from txn.model import Check, Delete, Edit, Key, Mutation
 from txn.protocol.retire import can_retire
 from txn.protocol.row import marker_key
@@ -170,17 +169,6 @@ def test_a_write_past_the_protocol_is_reported_and_kept() -> None:
     assert world.value(X) == b"intruder"
 
 
-def test_a_value_that_a_delete_had_hidden_is_reported() -> None:
-    world = World()
-    first = world.engine.commit([Mutation(X, b"1")])
-    last = world.engine.commit([Delete(X)])
-    world.store.compact(TABLE)  # type: ignore[attr-defined]
-    world.store.write([Edit(X, b"1", first.timestamp)])
-    finding = only(world)
-    assert finding.kind is Kind.FOREIGN_VERSION
-    assert finding.facts == {"version": first.timestamp, "expected": last.timestamp}
-
-
 def test_what_was_there_before_any_transaction_is_no_finding() -> None:
     world = World()
     world.put(X, b"bulk")
@@ -235,12 +223,6 @@ def test_what_changes_between_the_looks_is_no_finding() -> None:
         if not done:
             return
     raise AssertionError("check does not end")
-
-
-def test_a_table_that_is_not_there_is_an_error() -> None:
-    world = World()
-    with pytest.raises(InvalidRequestError, match="no such table"):
-        found(world, table=b"dta")
 
 
 def test_a_ghost_of_a_transaction_that_is_nearly_complete_blames_nobody() -> None:

@@ -3,7 +3,6 @@ again, meddled with, or met at bad moments."""
 
 from __future__ import annotations
 
-import threading
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
 from itertools import product
@@ -36,10 +35,10 @@ from txn import (
     StoreError,
 )
 from txn.client.parts import PartsClient
-from txn.errors import NotApplied, StoreClosedError
+from txn.errors import NotApplied
 from txn.events import Event, WorkFailed
-from txn.model import Edit, Row
-from txn.protocol.codec import OPEN, Buffer, Plan, decode_child_counts, encode_child_counts
+from txn.model import Edit
+from txn.protocol.codec import Buffer, Plan
 from txn.protocol.commit import prepare
 from txn.protocol.row import (
     RowState,
@@ -47,7 +46,6 @@ from txn.protocol.row import (
     child_key,
     column,
     follow,
-    parent_of,
 )
 from txn.protocol.statuses import ProtocolName, Status
 from txn.testing.faulty import NO_FAULT, Call, Fault, FaultyStore, Reply
@@ -242,23 +240,6 @@ def test_beating_goes_on_after_any_error(
     assert told.count(WorkFailed("send heartbeat")) == 3
 
 
-def test_beating_ends_with_a_closed_store(client: PartsClient) -> None:
-    came = threading.Event()
-
-    def fail(transaction: bytes) -> None:
-        came.set()
-        raise StoreClosedError("closed")
-
-    client._context = replace(client._context, policy=replace(POLICY, lock_ttl_ms=3))
-    client.heartbeat = fail  # type: ignore[method-assign]
-    with client.sending_heartbeats(client.begin()):
-        assert came.wait(5)
-        for each in threading.enumerate():
-            if each.name == "txn-beat":
-                each.join(5)
-                assert not each.is_alive()
-
-
 def test_counts_and_numbers_have_limits(engine: Engine, client: PartsClient) -> None:
     """A row key has five digits for a number, so there may be 100,000 parts of a task. Other counts
     would be decided, and read by nobody."""
@@ -350,19 +331,6 @@ def test_a_part_is_what_its_transaction_says() -> None:
         gone = replace(part, status=lost, follows=False)
         assert follow(gone, decided).state is RowState.UNREADABLE
         assert follow(gone, replace(decided, parts=(9, 2))) is gone
-
-
-def test_names_and_counts_of_parts_are_text() -> None:
-    """A lock tells whose part has it; whoever looks at the row reads how many there are."""
-    assert parent_of(child_key(WHOLE, 0, 99_999)) == WHOLE
-    assert parent_of(b"07." + child_key(WHOLE, 1, 1)) == b"07." + WHOLE
-    assert parent_of(WHOLE) is None and parent_of(WHOLE + b".part-1-1") is None
-    assert encode_child_counts([3, 0, 12]) == b"3 0 12"
-    assert decode_child_counts(b"3 0 12") == (3, 0, 12)
-    assert encode_child_counts([]) == OPEN and decode_child_counts(OPEN) == ()
-    for wrong in (b"", b"1,2", b"-1"):
-        with pytest.raises(CorruptRowError):
-            decode_child_counts(wrong)
 
 
 def test_a_store_that_writes_one_cell_at_a_time_is_refused() -> None:
@@ -467,20 +435,6 @@ def test_a_deleted_transaction_has_no_known_outcome(engine: Engine, client: Part
             client.commit(transaction, [2], newest)
         client.abort(transaction, "its job failed")
     assert values(engine, X, Y, Z) == [b"1", b"1", None]
-
-
-def test_a_marker_that_is_held_for_a_moment_does_not_lose_the_whole(
-    engine: Engine, client: PartsClient
-) -> None:
-    """An earlier run of the job has died with the lock of its token."""
-    store, first = engine.context.store, client.begin(once="job")
-    (marker,) = row_of(engine, first).buffer.request.keys  # type: ignore[union-attr]
-    rules = engine.context.rules
-    lock, held = rules.lock_of(marker), b"1@" + first if rules.locks_rows else first
-    store.write([Edit(lock, held, engine.context.clock.wall_ms())])
-    second = client.begin(once="job")
-    newest = client.write(second, 0, 0, [Mutation(X, "2")])
-    assert client.commit(second, [1], newest).transaction == second
 
 
 @pytest.mark.parametrize("lost", ["the answer", "this call's row", "an earlier one's row"])
@@ -606,19 +560,6 @@ def test_a_transaction_with_a_lost_part_is_left_to_a_person(
     assert values(engine, keys[lost]) == [None]
 
 
-class Forgetful(FaultyStore):
-    """A store whose next scan of parts misses the first."""
-
-    forgets = True
-
-    def scan(self, table: bytes, start: bytes = b"", *args: Any, **named: Any) -> Iterator[Row]:
-        rows = super().scan(table, start, *args, **named)
-        if self.forgets and start.endswith(b".part-"):
-            self.forgets = False
-            next(rows)
-        return rows
-
-
 class Failing(FaultyStore):
     """A store that cannot make durable what was written before."""
 
@@ -626,15 +567,6 @@ class Failing(FaultyStore):
         if not edits:
             raise NotApplied("the disk does not take it")
         super().write(edits, **named)
-
-
-def test_a_part_that_a_scan_missed_is_finished(engine: Engine, client: PartsClient) -> None:
-    transaction, newest = write_two(client)
-    store = Forgetful(engine.context.store)
-    other = Engine(store, table="rows", policy=POLICY, clock=engine.context.clock)
-    assert make_client(other).commit(transaction, [2], newest).complete
-    assert not store.forgets
-    assert values(engine, X, Y) == [b"1", b"1"]
 
 
 def test_a_decision_that_cannot_be_made_durable_is_unknown(

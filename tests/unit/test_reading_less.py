@@ -10,7 +10,7 @@ import pytest
 
 from tests.unit.fake_gateway import FakeGateway, fake_gateway
 from tests.unit.fake_region_server import FakeRegionServer, fake_region_server
-from tests.unit.worlds import TABLE, World, X, Y, Z
+from tests.unit.worlds import World, X, Y, Z
 from txn.assertions import Assertion, Exact, GreaterThan, Not, Some, Version, holds
 from txn.errors import AssertionFailedError, MaybeApplied, NotApplied
 from txn.model import Cell, Check, Delete, Edit, Key, Mutation, Stamp
@@ -335,21 +335,4 @@ def test_checks_go_with_the_first_portion(gateway: FakeGateway) -> None:
     store._sizes = RowSizes(8)  # type: ignore[attr-defined]
     with pytest.raises(NotApplied):
         store.read(keys)
-    store.close()
-
-
-def test_a_gateway_is_asked_for_few_rows_of_an_unknown_table(gateway: FakeGateway) -> None:
-    pages: list[int] = []
-    store = open_store(gateway.uri)
-    page = store._dialect.page  # type: ignore[attr-defined]
-
-    def noting(connection: Any, scan: Any) -> Any:
-        pages.append(scan.rows)
-        return page(connection, scan)
-
-    store._dialect.page = noting  # type: ignore[attr-defined]
-    assert [*store.scan(TABLE)] == []
-    store._sizes.learn(TABLE, 1, LONG)  # type: ignore[attr-defined]
-    assert [*store.scan(TABLE)] == []
-    assert pages == [8, 1]
     store.close()

@@ -9,7 +9,6 @@ from typing import get_args
 
 import pytest
 
-from recovery import Repaired, Result, check, repair
 from tests.unit.worlds import POLICY, World, X, Y, Z, after_status, ghost, is_step, stopped_at
 from txn.assertions import Exact, Version
 from txn.client.engine import Engine
@@ -35,14 +34,6 @@ def test_a_writer_is_seen_from_its_decision_on(status: Status, instant: bool) ->
     expected = (b"2", None) if status.is_decided else (b"1", b"1")
     assert tuple(cell and cell.value for cell in found.values()) == expected
     assert world.clock.monotonic_ms() == before  # nobody was waited for
-
-
-def test_a_decided_value_has_its_commit_timestamp() -> None:
-    world = World()
-    stopped_at(world, Status.ASSERTED)
-    early = world.client(seed=2).read([X])[X]
-    world.client(seed=3).commit([], [Exact(X, b"2")])  # finishes the holder
-    assert early == world.cell(X)
 
 
 def test_a_holder_that_only_asserts_leaves_the_value() -> None:
@@ -240,24 +231,6 @@ def test_a_reader_that_is_always_overtaken_takes_the_locks(fails: bool) -> None:
     assert len({cell.value for cell in found.values() if cell}) == 1
     assert world.statuses().count(Status.COMPLETE) >= 3
     assert world.holder(X) == b""
-
-
-def test_a_locked_read_that_somebody_aborts_is_made_again() -> None:
-    world = World()
-    world.engine.commit([Mutation(X, b"0"), Mutation(Y, b"0")])
-    world.put(column(b"txn", stopped_at(world, Status.LOCKED), b"ranges"), b"1")
-    aborted: list[Result] = []
-
-    def plan(call: Call) -> Fault:
-        if any(is_step(item, Status.LOCKED) for item in call.items) and not aborted:
-            found = check(world.client(seed=3).context, grace_ms=0)
-            aborted.extend(repair(world.client(seed=4).context, finding) for finding in found)
-        return Fault()
-
-    world.faults.plan = plan
-    found = world.engine.read([X, Y])
-    assert [cell and cell.value for cell in found.values()] == [b"0", b"0"]
-    assert aborted == [Repaired("rolled back")]
 
 
 def test_keys_are_answered_as_they_were_asked() -> None:

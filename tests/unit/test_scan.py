@@ -29,10 +29,8 @@ from txn.protocol.row import (
     RowState,
     TransactionRow,
     child_key,
-    column,
     created_ms,
     decode_row,
-    is_row_key,
     new_row_key,
 )
 from txn.protocol.statuses import ProtocolName, Status
@@ -101,21 +99,6 @@ def test_a_transaction_is_found_by_a_piece_of_its_key(salt_buckets: int) -> None
     world.store.write([Edit(key, None, cell.timestamp) for key, cell in row.cells.items()])
     assert list(find(context, whole)) == list(find(context, uid)) == []
     assert list(find(context, parts[0])) == parts[:1]
-
-
-def test_a_whole_row_key_is_looked_up_and_not_searched_for() -> None:
-    """Somebody asks for a transaction that has expired, in a table of a million."""
-    world = World(salt_buckets=100)
-    for _ in range(20):
-        world.engine.commit([Mutation(X, b"1")])
-    row_key = world.rows()[0].row_key
-    bare = row_key.partition(b"@")[0]
-    on_row: list[bytes] = []
-    for wanted in (row_key, row_key[3:], bare, bare[3:]):
-        assert list(find(world.engine.context, wanted, on_row.append)) == [row_key]
-    gone = row_key.replace(b"transaction.17", b"transaction.16")
-    assert list(find(world.engine.context, gone[3:], on_row.append)) == []
-    assert on_row == [b"txn"] * 3  # the row itself, where its bucket or its database is left out
 
 
 def test_the_summary_counts_what_a_quiet_store_has_none_of() -> None:
@@ -243,20 +226,6 @@ def test_heads_tell_since_when_rows_have_their_status(protocol: ProtocolName) ->
     assert not any(head.buffer for head in heads)
     (head,) = list_heads(context, [Status.WRITTEN])
     assert rows[head.row].status is Status.WRITTEN
-
-
-def test_rows_without_a_known_status_are_listed_apart() -> None:
-    world = World()
-    done = world.engine.commit([Mutation(X, b"1")]).transaction
-    debris, newer = (new_row_key(created_ms(done), uid) for uid in (1, 2))
-    world.store.write([Edit(column(b"txn", debris, b"buffer"), b"late", 5)])
-    world.store.write([Edit(column(b"txn", newer, b"status"), b"9-NEW", 5)])
-    found = [row.row for row in list_heads(world.engine.context, [None])]
-    assert [name for name in found if is_row_key(name)] == sorted([debris, newer])
-    assert [row.row for row in list_heads(world.engine.context, list(Status))] == [done]
-    counted = summary(world.engine.context)
-    assert counted.transactions == {"5-COMPLETE": 1, "no status": 2}
-    assert counted.unfinished == 1  # the newer one may be committed
 
 
 def test_a_table_that_goes_amid_a_look_is_told_at_once() -> None:

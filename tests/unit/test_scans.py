@@ -86,18 +86,6 @@ def test_what_a_scan_covers(asked: dict[str, object], expected: str, snapshot: b
 
 
 @both_ways
-def test_what_a_scan_shows(snapshot: bool) -> None:
-    world = World()
-    filled(world, "a", "b")
-    world.engine.commit([Delete(key("a")), Mutation(key("b", "y"), b"2")])
-    (row,) = world.engine.scan(TABLE, snapshot=snapshot)
-    wanted = [key("b"), key("b", "y")]
-    assert row == Row(b"b", world.engine.read(wanted))  # type: ignore[arg-type]
-    (row,) = world.engine.scan(columns=[("d", "y")], snapshot=snapshot)
-    assert list(row.cells) == [key("b", "y")]
-
-
-@both_ways
 @pytest.mark.parametrize(
     ("asked", "message"),
     [
@@ -243,25 +231,6 @@ def before_each_scan(world: World, work: Callable[[int], object]) -> None:
         return Fault()
 
     world.faults.plan = plan
-
-
-@both_ways
-def test_a_holder_that_crosses_its_decision_is_looked_at_again(snapshot: bool) -> None:
-    world = World()
-    filled(world, "x")
-    stopped_at(world, Status.ASSERTED)
-    holder = stopped_at(world, Status.LOCKED, key("x", "y"))
-    status = column(b"txn", holder, b"status")
-    engine = world.client(world.faults, seed=2)
-    list(engine.scan())
-
-    def lose(number: int) -> None:
-        if number == (4 if snapshot else 5):
-            world.store.write([Edit(status, None, world.clock.wall_ms() + 1)])
-
-    seen = before_each_look(world, lose)
-    assert values(engine.scan(snapshot=snapshot)) == {b"x": {b"x": b"2"}}
-    assert len([call for call in seen if call.method == "scan"]) > 2
 
 
 @pytest.mark.parametrize("stops", [True, False])

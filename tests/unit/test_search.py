@@ -12,7 +12,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from recovery.bounds import Budget, ReadLimits, Stop
+from recovery.bounds import ReadLimits, Stop
 from recovery.scan import AHEAD_MS
 from recovery.search import Query, SearchPage, find_page
 from tests.unit.worlds import TABLE, BreakingOff, World, X, Y, after_status
@@ -419,31 +419,3 @@ def test_parts_are_skipped_both_ways(reverse: bool) -> None:
     keys = [row.row for row in found if b".part-" not in row.row]
     assert keys == sorted(wholes, reverse=reverse)
     assert len(found) == 3 * (1 + MAX_PARTS + 1)
-
-
-def test_a_budget_says_which_limit_is_reached() -> None:
-    clock = ManualClock()
-    row = Row(b"r", {})
-    budget = Budget(clock, ReadLimits(rows=2, bytes_=100, ms=5))
-    assert budget.over is None
-    clock.advance(5)
-    assert budget.over is Stop.TIME
-    budget.spend(row)
-    budget.spend(row, again=True)
-    assert (budget.rows, budget.over) == (1, Stop.TIME)
-    budget.spend(row)
-    assert budget.over is Stop.ROWS
-
-
-def test_what_is_read_together_is_as_much_as_the_last_ones_promise() -> None:
-    key = Key("x", "d", "x", "data")
-    budget = Budget(ManualClock(), replace(MOST, bytes_=10_000))
-    sizes = []
-    for some in budget.divide(range(60)):
-        sizes.append(len(some))
-        for number in some:
-            budget.spend(Row(b"r", {key: Cell(b"x" * (500 if number > 20 else 1), 1)}))
-    assert sizes[:6] == [1, 2, 4, 8, 8, 8]
-    assert set(sizes[7:]) == {1}
-    fresh = Budget(ManualClock(), MOST)
-    assert [len(some) for some in fresh.divide(range(8), cost=4)] == [1, 2, 2, 2, 1]
