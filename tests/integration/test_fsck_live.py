@@ -41,8 +41,7 @@ def write(engine: Engine, seed: int, stop: Event, done: list[int]) -> None:
 def test_fsck_harms_no_live_client(
     kind: str, grace_ms: int, allowed: set[str], tmp_path: Path
 ) -> None:
-    """An operator who sees findings on a healthy store stops looking at them. Mending without a
-    grace costs clients retries, and no version is ever foreign."""
+    """An operator who sees findings on a healthy store stops looking at them."""
     found: list[Finding] = []
     done: list[int] = []
     stop = Event()

@@ -188,8 +188,7 @@ def test_a_transaction_in_parts_is_told_as_one(protocol: ProtocolName, salt_buck
 
 @pytest.mark.parametrize("surveyed", [2, 10_000])
 def test_parts_are_no_larger_than_wanted(surveyed: int, monkeypatch: pytest.MonkeyPatch) -> None:
-    """But for those of one millisecond, which nothing tells apart. One scan serves many; a first
-    look at a day of transactions keeps what the next parts need, and no more."""
+    """But for those of one millisecond, which nothing tells apart."""
     monkeypatch.setattr(feed, "SURVEYED", surveyed)
     world = World()
     start, rows = begin(world), [commit(world, Mutation(X, b"%d" % i)) for i in range(1, 26)]
@@ -212,8 +211,7 @@ def test_parts_are_no_larger_than_wanted(surveyed: int, monkeypatch: pytest.Monk
 
 
 def test_without_news_the_offset_stays(world: World, start: Offset) -> None:
-    """So that no empty batches are run; but not for so long that it would seem too old. What a
-    reader whose clock went back takes for the future has been told already."""
+    """So that no empty batches are run; but not for so long that it would seem too old."""
     reader = feed_of(world)
     world.clock.advance(BOUNDS.idle_ms // 2)
     assert reader.find_end(start) is start

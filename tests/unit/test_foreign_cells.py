@@ -50,8 +50,7 @@ def refused(world: World, wanted: type[TxnError], once: str | None = None) -> Tx
 def test_a_lock_cell_that_holds_no_lock_is_left_as_it_is(
     protocol: ProtocolName, mine: bytes
 ) -> None:
-    """Nobody gives it back, and what it hides nobody can know. A lock of the fenced protocol is not
-    a name alone, as one of the six-phase protocol is."""
+    """Nobody gives it back, and what it hides nobody can know."""
     world = World(PATIENT, protocol)
     world.engine.commit([Mutation(X, b"1"), Mutation(Y, b"1")])
     lock = world.engine.context.rules.lock_of(X)

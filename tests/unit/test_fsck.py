@@ -7,7 +7,7 @@ from dataclasses import replace
 
 import pytest
 
-from recovery import Finding, InGrace, Kind, LeftAlone, Repaired, check, repair, repair_all, summary
+from recovery import Finding, InGrace, Kind, LeftAlone, Repaired, check, repair, repair_all
 from tests.unit.test_search import Fetching
 from tests.unit.worlds import TABLE, World, X, Y, after_status
 from txn.assertions import Assertion
@@ -70,21 +70,6 @@ def put_column(world: World, row_key: bytes, name: bytes, value: bytes | None) -
 
 
 @pytest.mark.parametrize(("status", "kind", "end"), UNFINISHED)
-def test_each_unfinished_status_is_found_and_ended(status: Status, kind: Kind, end: Status) -> None:
-    world = World()
-    world.engine.commit([Mutation(X, b"1"), Mutation(Y, b"1")])
-    row_key = left_at(world, status)
-    (finding,) = found(world, grace_ms=0, scan=[TABLE])
-    assert (finding.kind, finding.transaction) == (kind, row_key)
-    assert isinstance(repair(world.engine.context, finding), Repaired)
-    assert found(world, grace_ms=0, scan=[TABLE]) == []
-    assert world.rows()[-1].status is end
-    expected = b"2" if end is Status.COMPLETE else b"1"
-    assert (world.value(X), world.value(Y)) == (expected, expected)
-    assert summary(world.engine.context, [TABLE]).is_quiet
-
-
-@pytest.mark.parametrize(("status", "kind", "end"), UNFINISHED)
 def test_within_the_grace_it_is_nobodys_business(status: Status, kind: Kind, end: Status) -> None:
     world = World()
     left_at(world, status)
@@ -127,18 +112,8 @@ def test_a_beat_counts_as_a_sign_of_life_unless_it_is_of_the_future() -> None:
     assert [finding.kind for finding in found(world)] == [Kind.UNDECIDED, Kind.FUTURE_CELL]
 
 
-def test_a_server_clock_ahead_of_ours_makes_nothing_old() -> None:
-    world = World()
-    left_at(world, Status.ASSERTED)
-    world.clock.set_wall_ms(world.clock.wall_ms() - HOUR_MS)
-    ahead = Kind.FUTURE_CELL
-    assert [finding.kind for finding in found(world)] == [ahead]
-    assert [finding.kind for finding in found(world, grace_ms=0)] == [Kind.DECIDED, ahead]
-
-
 def test_finished_rows_expire_by_the_time_of_their_last_status() -> None:
-    """One that took long to finish must not be forgotten at once: its outcome may be asked for.
-    Nothing else of it is needed any more."""
+    """One that took long to finish must not be forgotten at once: its outcome may be asked for."""
     world = World()
     row_key = left_at(world, Status.ASSERTED)
     world.clock.advance(100 * HOUR_MS)
@@ -157,8 +132,7 @@ def test_finished_rows_expire_by_the_time_of_their_last_status() -> None:
 
 
 def test_debris_is_deleted_after_the_retention() -> None:
-    """Until then it may be a row that is just being written, one cell at a time. A column that
-    stayed would be debris that comes back with each check."""
+    """Until then it may be a row that is just being written, one cell at a time."""
     world = World()
     row_key = left_at(world, Status.WRITTEN)
     put_column(world, row_key, b"status", None)

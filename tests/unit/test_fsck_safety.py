@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from contextlib import suppress
 from dataclasses import replace
-from typing import Any
 
 import pytest
 
@@ -114,24 +113,6 @@ def test_an_owner_that_has_moved_on_is_left_in_peace(status: Status, beats: bool
     assert world.rows()[-1].status is status
 
 
-def test_a_row_that_the_scan_saw_before_it_moved_is_no_finding() -> None:
-    """The scan may be minutes behind when its page is judged."""
-    world = World()
-    left_at(world, Status.ASSERTED)
-    world.clock.advance(HOUR_MS)
-    store = FaultyStore(world.store)
-    scan, behind = store.scan, list(world.store.scan(b"txn"))
-    mended(world)
-
-    def scan_behind(table: bytes, start: bytes, stop: bytes | None, *args: Any, **how: Any) -> Any:
-        if stop == start + b"\0":
-            return scan(table, start, stop, *args, **how)
-        return (row for row in behind if start <= row.row < (stop or b"\xff"))
-
-    store.scan = scan_behind  # type: ignore[method-assign]
-    assert list(check(replace(world.engine.context, store=store))) == []
-
-
 def test_an_owner_that_decides_at_the_last_moment_wins() -> None:
     world = World()
     row_key = left_at(world, Status.LOCKED)
@@ -219,8 +200,7 @@ def test_a_deletion_that_stops_leaves_no_decision(one_cell: bool) -> None:
 
 @pytest.mark.parametrize("protocol", ["six-phase", "fenced"])
 def test_a_living_job_may_be_silent_for_its_lock_ttl(protocol: ProtocolName) -> None:
-    """Its heartbeats come three times in that time. A part goes by its transaction's, also if a
-    worker of less patience wrote it: neither fsck nor a client that meets its lock aborts it."""
+    """Its heartbeats come three times in that time."""
     hurried = World(protocol=protocol)
     patient = replace(hurried.policy, lock_ttl_ms=240_000)
     owner = PartsClient(Engine(hurried.store, table=TABLE, policy=patient, clock=hurried.clock))

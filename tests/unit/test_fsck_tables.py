@@ -182,8 +182,7 @@ def test_what_was_there_before_any_transaction_is_no_finding() -> None:
 def test_a_commit_in_flight_may_have_its_old_or_its_new_version(
     status: Status, change: Mutation | Delete
 ) -> None:
-    """Its puts are not atomic, and a reader of raw cells sees either. Of a third version now is the
-    time to say that it was there: rolling forward hides it."""
+    """Its puts are not atomic, and a reader of raw cells sees either."""
     world = World()
     world.engine.commit([Mutation(X, b"1")])
     after_status(world, status, Fault(reply=Reply.CRASH))

@@ -20,7 +20,7 @@ from tests.unit.worlds import TABLE, World, X, Y, Z, after_status
 from txn.model import Delete, Edit, Mutation
 from txn.protocol.row import column, created_ms, marker_key
 from txn.protocol.statuses import Status
-from txn.testing.faulty import Call, Crash, Fault, Reply
+from txn.testing.faulty import Crash, Fault, Reply
 
 pytestmark = [pytest.mark.fast, pytest.mark.usefixtures("rows_for_all")]
 
@@ -50,21 +50,6 @@ def test_a_lock_of_a_finished_or_absent_holder_is_freed(is_there: bool) -> None:
     assert repair(world.engine.context, finding) == Repaired("freed")
     assert (world.value(LOCK), found(world)) == (b"1", [])
     assert isinstance(repair(world.engine.context, finding), NothingToDo)
-
-
-def test_a_lock_that_changes_meanwhile_is_no_finding() -> None:
-    world = World(protocol="fenced")
-    held(world, STRANGER)
-    seen: list[Call] = []
-
-    def plan(call: Call) -> Fault:
-        seen.append(call)
-        if call.method == "read" and len(seen) > 1:
-            world.store.write([Edit(LOCK, b"1", world.clock.wall_ms())])
-        return Fault()
-
-    world.faults.plan = plan
-    assert found(world) == []
 
 
 def test_versions_past_the_protocol_are_reported() -> None:
@@ -115,8 +100,7 @@ def test_retention_counts_from_the_end_by_the_servers_time() -> None:
 
 @pytest.mark.parametrize("value", [b"somebody's", b"1@somebody"])
 def test_what_the_protocol_never_writes_is_reported(value: bytes) -> None:
-    """It may be data, and stays. Locks of the other protocol were left by a conversion that was not
-    told of this table."""
+    """It may be data, and stays."""
     world = World(protocol="fenced")
     world.store.write([Edit(Y.lock, b"", 1), Edit(Y.tag, b"", 1), Edit(Y, b"1", 1)])
     assert found(world, retention_ms=0) == []

@@ -51,8 +51,7 @@ def world(request: pytest.FixtureRequest, rows_for_all: None) -> World:
 
 
 def test_later_puts_and_deletes_are_taken_back(world: World) -> None:
-    """A replaced value is still there as an older version, and a new key needs none. What was
-    aborted is on neither side."""
+    """A replaced value is still there as an older version, and a new key needs none."""
     instant = plan(world.engine)
     assert read(world.engine, instant) == {b"x": b"1", b"y": b"1"}
     world.engine.commit([Mutation(X, b"2"), Mutation(Z, b"2")])
@@ -98,25 +97,6 @@ def test_rows_are_restored_in_chunks(world: World, monkeypatch: pytest.MonkeyPat
     assert [[cell.value for cell in row.cells.values()] for row in rows] == [[b"1"], [b"1"]]
 
 
-def test_many_spans_cost_one_look(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
-    """A condition such as `id IN (..)` gives a task a span for each value, and a look reads the
-    rows of all transactions of an hour. What lies between the spans is nobody's."""
-    instant = plan(world.engine)
-    world.engine.commit([Mutation(X, b"2"), Delete(Y), Mutation(Z, b"2")])
-    looks: list[object] = []
-    look = instants.LaterChanges._read_changes
-    monkeypatch.setattr(
-        instants.LaterChanges, "_read_changes", lambda self: (looks.append(self), look(self))
-    )
-    names = [b"a", b"x", b"x2", b"z"]
-    spans = [Span(TABLE, name, name + b"\0") for name in names]
-    found = [row for span in spans for row in world.engine.backend.scan(span)]
-    rows = list(restore_rows(world.engine.context, spans, instant, found))
-    assert [(row.row, len(row.cells)) for row in rows] == [(b"x", 1), (b"z", 0)]
-    assert [cell.value for cell in rows[0].cells.values()] == [b"1"]
-    assert len(looks) == 1
-
-
 def test_what_is_undecided_at_the_instant_comes_after_it(world: World) -> None:
     held = stopped_at(world, Status.WRITTEN)
     world.clock.advance(10 * BOUNDS.lateness_ms)
@@ -131,8 +111,7 @@ def test_what_is_undecided_at_the_instant_comes_after_it(world: World) -> None:
 
 @pytest.mark.parametrize("protocol", PROTOCOLS)
 def test_ranges_are_validated_before_the_decision(protocol: ProtocolName) -> None:
-    """Somebody who adds to a range after the look comes later, and may decide first. So between the
-    look and the decision there is no instant."""
+    """Somebody who adds to a range after the look comes later, and may decide first."""
     world = Stage(protocol=protocol)
 
     def check_and_write(engine: Engine) -> object:
@@ -230,8 +209,7 @@ def test_what_decides_beside_a_mark_costs_a_round(world: World) -> None:
 
 
 def test_the_time_that_an_owner_chose_proves_nothing(rows_for_all: None) -> None:
-    """The server never dates a decision before the row. An owner whose clock is ahead decides
-    before the instant with a time after it."""
+    """The server never dates a decision before the row."""
     world = World(protocol="fenced")
     world.engine.commit([Mutation(X, b"1")])
     owner = Engine(StepByStep(world.store), clock=ManualClock(world.clock.wall_ms() + 30_000))
@@ -242,8 +220,7 @@ def test_the_time_that_an_owner_chose_proves_nothing(rows_for_all: None) -> None
 def test_what_begins_after_a_mark_needs_no_time(
     rows_for_all: None, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """An owner whose clock is ahead leaves no time that counts. The listing after the mark has not
-    found its row, so busy clients with such clocks cost no tries."""
+    """An owner whose clock is ahead leaves no time that counts."""
     world = World(protocol="fenced")
     ahead = ManualClock(world.clock.wall_ms() + 30_000)
     look, looks = instants._list_recent, []

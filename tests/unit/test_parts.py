@@ -165,8 +165,7 @@ def test_a_false_assertion_is_told_and_leaves_the_rest_to_the_caller(
 
 
 def test_parts_that_share_a_key_or_a_lock_are_told_at_once(engine: Engine) -> None:
-    """A row key that comes twice in a data frame is not waited for: it would never be let go. In a
-    fenced database a lock is of a row and family: two parts may have no key in common."""
+    """A row key that comes twice in a data frame is not waited for: it would never be let go."""
     client, locks_rows = PartsClient(engine, wait_ms=3_600_000), engine.context.rules.locks_rows
     transaction = client.begin()
     client.write(transaction, 0, 0, PUT_X)
@@ -181,8 +180,7 @@ def test_parts_that_share_a_key_or_a_lock_are_told_at_once(engine: Engine) -> No
 
 
 def test_what_was_decided_is_not_aborted(engine: Engine, client: PartsClient) -> None:
-    """Spark aborts a job whose commit was answered too late. That its parts are complete is told by
-    their rows alone, which stay as long as it is under way."""
+    """Spark aborts a job whose commit was answered too late."""
     transaction = client.begin()
     part = child_key(transaction, 0, 0)
     newest = client.write(transaction, 0, 0, PUT_X)
@@ -201,8 +199,7 @@ def test_what_was_decided_is_not_aborted(engine: Engine, client: PartsClient) ->
 
 
 def test_a_lease_that_ran_out_aborts_all_parts(engine: Engine, client: PartsClient) -> None:
-    """Its owner is dead, and nobody else may decide. Who meets one part ends that and the whole;
-    the owner, if it is told, ends the others."""
+    """Its owner is dead, and nobody else may decide."""
     transaction, newest = write_two(client)
     second = child_key(transaction, 0, 1)
     engine.commit([Mutation(X, "other")])
@@ -241,8 +238,7 @@ def test_beating_goes_on_after_any_error(
 
 
 def test_counts_and_numbers_have_limits(engine: Engine, client: PartsClient) -> None:
-    """A row key has five digits for a number, so there may be 100,000 parts of a task. Other counts
-    would be decided, and read by nobody."""
+    """A row key has five digits for a number, so there may be 100,000 parts of a task."""
     transaction = client.begin()
     for task, number in ((100_000, 0), (0, 100_000), (-1, 0)):
         with pytest.raises(InvalidRequestError):
@@ -259,8 +255,7 @@ def test_counts_and_numbers_have_limits(engine: Engine, client: PartsClient) -> 
 def test_a_part_that_does_not_decode_keeps_its_transaction(
     engine: Engine, client: PartsClient
 ) -> None:
-    """Nobody knows what it would write: so the whole is not told to be complete. The other parts
-    are finished."""
+    """Nobody knows what it would write: so the whole is not told to be complete."""
     transaction = decide_two(client)
     first, second = (child_key(transaction, 0, number) for number in range(2))
     put_back = damage(engine, first, b"buffer", b"junk")
@@ -283,8 +278,7 @@ def test_a_part_that_does_not_decode_keeps_its_transaction(
 def test_counts_that_do_not_decode_keep_all_parts(
     engine: Engine, client: PartsClient, counts: bytes | None
 ) -> None:
-    """A newer version wrote them in its way: nobody here knows which parts were decided. Without
-    them it looks like one of no keys, and its parts like those that do not count."""
+    """A newer version wrote them in its way: nobody here knows which parts were decided."""
     transaction = decide_two(client)
     put_back = damage(engine, transaction, b"parts", counts)
     assert row_of(engine, child_key(transaction, 0, 0)).state is RowState.UNREADABLE
@@ -399,8 +393,7 @@ def test_who_asks_again_for_a_commit_is_told_of_it(engine: Engine, client: Parts
 def test_a_part_is_purged_only_if_nothing_of_it_can_be_committed(
     engine: Engine, client: PartsClient
 ) -> None:
-    """The owner would decide with it, and without it: half of the whole. Though the row of a
-    decided one says 0-PART, it is committed."""
+    """The owner would decide with it, and without it: half of the whole."""
     context = engine.context
 
     def purge(row_key: bytes, *, unfinished: bool = True) -> type:
@@ -439,8 +432,7 @@ def test_a_deleted_transaction_has_no_known_outcome(engine: Engine, client: Part
 
 @pytest.mark.parametrize("lost", ["the answer", "this call's row", "an earlier one's row"])
 def test_a_decision_whose_answer_was_lost_is_that_of_its_row(lost: str) -> None:
-    """The second sending is refused, and the row says that the first one took effect. Where it
-    cannot be read nobody is told that the store failed before it."""
+    """The second sending is refused, and the row says that the first one took effect."""
     world = World()
     later: list[str] = []  # calls from the one on whose answer is lost
 

@@ -58,8 +58,7 @@ def waited_ms(world: World, name: str) -> int:
 def test_who_reads_what_it_replaces_waits_for_its_decision(
     name: str, status: Status, validate: bool | None
 ) -> None:
-    """It may have validated what it read, which may have changed since, and been read. If its
-    buffer does not decode, nobody knows what it replaces."""
+    """It may have validated what it read, which may have changed since, and been read."""
     for is_damaged in (False, True):
         world = World()
         row_key = stopped_block(world, status, validate)

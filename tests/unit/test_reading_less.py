@@ -178,8 +178,7 @@ def test_as_many_rows_are_read_at_once_as_their_lengths_allow(
 
 
 def test_a_row_is_never_divided_and_groups_stay_in_their_order() -> None:
-    """Its cells are of one instant; and none of a group is read before all earlier ones were. Locks
-    and tags tell nothing about values."""
+    """Its cells are of one instant; and none of a group is read before all earlier ones were."""
     tables = Tables(8)
     one, two = ([Key(row, "d", f"{number}", "t") for number in range(100)] for row in "rs")
     read_sizes(tables, one, LONG)

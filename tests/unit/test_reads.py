@@ -13,7 +13,7 @@ from tests.unit.worlds import POLICY, World, X, Y, Z, after_status, ghost, is_st
 from txn.assertions import Exact, Version
 from txn.client.engine import Engine
 from txn.errors import CorruptRowError, DeadlineError, NotApplied
-from txn.model import KEEP_DELETES_MS, Check, Delete, Edit, Family, Key, Mutation
+from txn.model import KEEP_DELETES_MS, Check, Delete, Edit, Key, Mutation
 from txn.protocol.retire import retire
 from txn.protocol.row import column
 from txn.protocol.statuses import ProtocolName, Status
@@ -54,21 +54,6 @@ def test_a_ghost_does_not_bring_its_value_back(status: Status | None) -> None:
     world.store.check_and_put([Check(X.lock, b"", ((X.lock, holder),))])
     cell = world.client(seed=3).read([X])[X]
     assert cell is not None and cell.value == b"3"
-
-
-@pytest.mark.parametrize("instant", [False, True], ids=["by row", "instant"])
-def test_data_that_looks_like_a_transaction_row_is_data(instant: bool) -> None:
-    world = World()
-    world.put(X, b"1")
-    holder = ghost(world, None)
-    world.store.ensure_table(b"copy", {b"t": Family()})
-    status, buffer = (Key(holder, "t", name, "copy") for name in ("status", "buffer"))
-    world.put(status, Status.ASSERTED.value)
-    world.put(buffer, b"junk")
-    reader = world.client(world.store if instant else None, seed=2)  # type: ignore[arg-type]
-    found = reader.read([X, status, buffer])
-    values = [cell and cell.value for cell in found.values()]
-    assert values == [b"1", Status.ASSERTED.value, b"junk"]
 
 
 def test_a_status_of_a_newer_version_is_not_guessed() -> None:
@@ -208,8 +193,7 @@ def test_a_read_whose_looks_lie_far_apart_begins_again() -> None:
 
 @pytest.mark.parametrize("fails", [False, True])
 def test_a_reader_that_is_always_overtaken_takes_the_locks(fails: bool) -> None:
-    """It has waited for nobody until then; now it must see something. It may raise what a commit
-    raises, and never returns half a snapshot."""
+    """It has waited for nobody until then; now it must see something."""
     world = World()
     world.engine.commit([Mutation(X, b"0"), Mutation(Y, b"0")])
     writer, left = world.client(seed=9), [b"%d" % number for number in range(1, 21)]

@@ -11,7 +11,6 @@ from txn.assertions import Version
 from txn.errors import ConflictError
 from txn.model import Cell, Check, Delete, Edit, Key, Mutation
 from txn.protocol.retire import read_guarded, retire
-from txn.protocol.statuses import ProtocolName
 from txn.testing.faulty import Call, Crash, Fault, Reply
 
 DAY_MS = 24 * 3_600_000
@@ -65,9 +64,7 @@ def test_a_key_that_is_young_held_or_has_a_value_stays() -> None:
 
 
 def test_a_later_lock_is_above_the_delete_or_is_not_seen() -> None:
-    """The tag told when the key was deleted. Now the lock's marker does: at or below the delete's
-    timestamp a clock that went back cannot lock, so no put lands under the key's own marker. Then
-    the lock is brought above it."""
+    """The tag told when the key was deleted."""
     world = World()
     ahead_ms = world.clock.wall_ms() + 3_000
     world.store.write([Edit(X, b"0", ahead_ms)])
@@ -138,11 +135,3 @@ def test_lost_answers_and_late_duplicates_do_no_harm(call: int) -> None:
     world.client(seed=8).commit([Mutation(X, b"3")])
     assert world.value(X) == b"3"
     assert read_guarded(world.engine.context, [X])[X].holder == b""
-
-
-@pytest.mark.parametrize("protocol", ["six-phase", "fenced"])
-def test_a_key_is_free_after_a_commit_in_either_protocol(protocol: ProtocolName) -> None:
-    world = World(protocol=protocol)
-    world.engine.commit([Mutation(X, b"1"), Mutation(Y, b"1")])
-    found = read_guarded(world.engine.context, [X])[X]
-    assert found.lock is not None and found.is_free

@@ -63,16 +63,14 @@ from txn.testing.faulty import FaultyStore
 def test_each_status_calls_for_something(
     status: Status | None, row: dict[str, Any], state: RowState
 ) -> None:
-    """Recovery is a table from status to work. A row without a status can never decide; the owner
-    of one without a buffer still may, and then nobody can finish it."""
+    """Recovery is a table from status to work."""
     whole = TransactionRow(b"row", status, buffer=Buffer(Request(()), 1), plan=Plan(7, ()))
     assert replace(whole, **row).state is state
 
 
 @pytest.mark.parametrize("salt_buckets", [1, 100])
 def test_a_transaction_is_found_by_a_piece_of_its_key(salt_buckets: int) -> None:
-    """People copy what they can see of it. Each part's key begins with that of its transaction; it
-    is found by what comes after that."""
+    """People copy what they can see of it."""
     world = World(salt_buckets=salt_buckets)
     context, client = world.engine.context, PartsClient(world.engine)
     other = world.engine.commit([Mutation(X, b"1")]).transaction
@@ -102,8 +100,7 @@ def test_a_transaction_is_found_by_a_piece_of_its_key(salt_buckets: int) -> None
 
 
 def test_the_summary_counts_what_a_quiet_store_has_none_of() -> None:
-    """A job that ends with no lock, no tag and no unfinished row has left nothing behind. The
-    markers of `once` are locked and tagged like any key, in the transaction table."""
+    """A job that ends with no lock, no tag and no unfinished row has left nothing behind."""
     world = World()
     context = world.engine.context
     world.engine.commit([Mutation(X, b"1")], once="token")

@@ -20,7 +20,6 @@ from tests.unit.worlds import (
     after_status,
     stopped_at,
 )
-from txn.client.block import OptimisticTransaction
 from txn.errors import ConflictError, DeadlineError, InvalidRequestError, NotApplied
 from txn.model import (
     KEEP_DELETES_MS,
@@ -134,20 +133,6 @@ def test_a_read_is_not_tried_longer_than_it_may_take() -> None:
         assert 0 < world.clock.monotonic_ms() - began_ms <= 200
 
 
-def test_a_block_may_read_for_longer_than_the_policy_gives_a_commit() -> None:
-    world = World()
-    filled(world, "a", "b")
-
-    def block(t: OptimisticTransaction) -> list[bytes | None]:
-        found = [t.get(key("a"))]
-        world.clock.advance(POLICY.deadline_ms)
-        return [*found, t.get(key("b"))]
-
-    assert world.engine.run(block) == [b"1", b"1"]
-    with pytest.raises(DeadlineError, match="before anything was read"):
-        world.engine.run(block, deadline_ms=POLICY.deadline_ms)
-
-
 def test_a_view_may_be_bounded_in_bytes() -> None:
     world = World()
     filled(world, "a", "b", "c")
@@ -205,20 +190,6 @@ def test_a_writer_is_seen_from_its_decision_on(status: Status, snapshot: bool) -
     new = {b"b": {b"new": b"2", b"x": b"2"}}
     assert found == {b"a": {b"x": b"1"}, **(new if status.is_decided else old)}
     assert world.clock.monotonic_ms() == began
-
-
-def before_each_look(world: World, work: Callable[[int], object]) -> list[Call]:
-    """Do some work before each read and each scan of the faulty client; return these."""
-    seen: list[Call] = []
-
-    def plan(call: Call) -> Fault:
-        if call.method in ("read", "scan"):
-            seen.append(call)
-            work(len(seen))
-        return Fault()
-
-    world.faults.plan = plan
-    return seen
 
 
 def before_each_scan(world: World, work: Callable[[int], object]) -> None:
@@ -317,8 +288,7 @@ def decided() -> tuple[World, list[bytes]]:
 def test_what_was_decided_is_kept_for_many_pages_within_a_bound(
     decided: tuple[World, list[bytes]], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Else a transaction of many rows would be decoded for each hundred of them. Those that were
-    needed longest ago are forgotten, and read again."""
+    """Else a transaction of many rows would be decoded for each hundred of them."""
     monkeypatch.setattr("txn.reading.scans.MOST_KEPT", 300)
     world, holders = decided
     counting = CountingStore(world.store)
@@ -365,8 +335,7 @@ def delete_keys(world: World, count: int) -> None:
 
 
 def test_a_snapshot_has_a_limit_that_deleted_keys_do_not_count_to() -> None:
-    """A queue in a table leaves them for as long as fsck keeps them. What is held counts: its
-    value may be decided and not yet put."""
+    """A queue in a table leaves them for as long as fsck keeps them."""
     world = World(policy=Policy(snapshot_rows=3))
     delete_keys(world, 10)
     filled(world, "a", "b", "c")

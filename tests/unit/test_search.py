@@ -214,15 +214,6 @@ def test_the_cost_of_a_page_is_not_that_of_the_table(
     assert large == (2, most, most)
 
 
-def test_a_page_of_many_buckets_reads_one_row_more_of_each() -> None:
-    rows, rng = Rows(), Random(3)
-    uids = [rng.getrandbits(128) for _ in range(1_000)]
-    rows.put([new_row_key(NOW_MS - at, uid, salt_buckets=20) for at, uid in enumerate(uids)])
-    calls, sent, read = find_cost(rows, ALL)
-    assert (calls, read) == (2 * 20 + 2, 50)
-    assert sent <= 50 + 2 * 20
-
-
 @pytest.mark.parametrize(
     ("stop", "limits"),
     [
@@ -233,8 +224,7 @@ def test_a_page_of_many_buckets_reads_one_row_more_of_each() -> None:
 )
 @pytest.mark.parametrize("query", [ALL, Query(key=X)], ids=["all", "key"])
 def test_a_page_is_bounded(stop: Stop, limits: ReadLimits, query: Query) -> None:
-    """And says how far it has read. Of one millisecond the row key is all that it can be bounded
-    by. Behind small rows there may be large ones, which nobody knows before they are there."""
+    """And says how far it has read."""
     rows, rng = Rows(), Random(7)
     small, big = (Request((Mutation(X, b"x" * size),)) for size in (1, 100_000))
     keys = rows.put([new_row_key(NOW_MS, rng.getrandbits(128)) for _ in range(300)], request=small)
@@ -334,17 +324,6 @@ def test_rows_of_others_are_no_transactions() -> None:
     assert list_keys_found(rows.context) == [done]
     (plain,) = rows.put([new_row_key(NOW_MS - 1, 1)])
     assert list_keys_found(rows.context) == [done, plain]
-
-
-def test_a_look_for_the_young_stops_where_rows_were_begun_before() -> None:
-    rows = Rows()
-    (late,) = rows.put([new_row_key(NOW_MS - 10**9, 1)], at_ms=NOW_MS - 10)
-    (young,) = rows.put([new_row_key(NOW_MS - 500, 1)], at_ms=NOW_MS - 400)
-    rows.put([new_row_key(NOW_MS - 2_000, 1)], at_ms=NOW_MS - 1_900)
-    first, second = list_pages(rows.context, Query(newer_than_ms=1_000))
-    assert [row.row_key for row in first.rows] == [young]
-    assert (first.stopped, first.back_to) == (Stop.AGE, NOW_MS - 1_000)
-    assert [row.row_key for row in second.rows] == [late]
 
 
 def test_the_old_are_gone_straight_to() -> None:

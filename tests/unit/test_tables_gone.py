@@ -86,9 +86,7 @@ def test_a_decided_transaction_is_told_as_committed_and_waits(
     ack: Literal["complete", "decided"],
     caplog: pytest.LogCaptureFixture,
 ) -> None:
-    """Told as failed, it would be sent again, and happen twice. Whoever meets it waits as for any
-    other, and is told of its own key; a reader that needs nothing of the table is answered; fsck
-    goes on with the others, and says how to end it."""
+    """Told as failed, it would be sent again, and happen twice."""
     world = Tables()
     world.when["decide"] = lambda: gone(world)
     done = world.engine.commit(BOTH, ack=ack)
@@ -127,8 +125,7 @@ def test_a_decided_transaction_is_told_as_committed_and_waits(
 
 @pytest.mark.parametrize("kind", ["a mistake of ours", "a strange table", "undone together"])
 def test_nothing_is_raised_after_the_decision(kind: str, caplog: pytest.LogCaptureFixture) -> None:
-    """The log has a mistake, as an error. An embedded store takes the steps after the decision in
-    one local transaction, or in none."""
+    """The log has a mistake, as an error."""
     world = Tables()
 
     def fail(edits: object, *, durable: bool) -> None:
@@ -322,25 +319,9 @@ def test_a_row_that_was_written_beside_a_lock_that_was_refused_is_aborted(
     assert world.statuses() == ([Status.ABORTED] if 0 in applied else [])
 
 
-def test_a_table_that_was_dropped_is_told_at_the_door_from_then_on() -> None:
-    world = Tables()
-    world.engine.commit(BOTH)
-    world.drop()
-    assert list(world.engine.scan()) != []
-    with pytest.raises(AbortedError):
-        world.engine.commit(BOTH)
-    count = len(world.rows())
-    with pytest.raises(InvalidRequestError, match="no such table"):
-        world.engine.commit(BOTH)
-    assert len(world.rows()) == count
-    world.bring_back()
-    assert world.engine.commit(BOTH).complete
-
-
 @pytest.mark.parametrize("phase", ["before", "assert"])
 def test_the_transaction_table_may_go(phase: str) -> None:
-    """No transaction has it among its keys: it is the store that fails. At the decision nobody
-    knows, until it is back."""
+    """No transaction has it among its keys: it is the store that fails."""
     world = Tables()
     if phase == "before":
         world.admin.disable(b"txn")
@@ -354,17 +335,3 @@ def test_the_transaction_table_may_go(phase: str) -> None:
     else:
         assert isinstance(result, CommitOutcomeUnknown)
         assert world.engine.outcome(result.transaction) is Outcome.UNDECIDED
-
-
-def test_a_decision_that_was_sent_and_refused_by_anything_is_unknown() -> None:
-    world = Tables()
-
-    def break_down(call: Call) -> Fault:
-        if any(is_step(item, Status.ASSERTED) for item in call.items):
-            raise RuntimeError("a driver that is broken")
-        return Fault()
-
-    world.faults.plan = break_down
-    with pytest.raises(CommitOutcomeUnknown) as caught:
-        world.engine.commit(BOTH)
-    assert isinstance(caught.value.__cause__, RuntimeError)
