@@ -334,14 +334,11 @@ def test_changes_of_one_millisecond_are_told_in_the_order_of_commits(world: Worl
     assert [len(some) for some in feed.split_part(part, 2)] == [3, 3, 3, 1]
 
 
-@pytest.mark.parametrize("waits", [True, False])
 def test_a_local_transaction_that_has_begun_is_waited_for(
-    waits: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """All of it becomes visible at once, with times from before: without waiting it is skipped, for
     there was no row to be seen undecided."""
-    if not waits:
-        monkeypatch.setattr(feed, "wait_for_writer", lambda context: None)
     uri = f"embedded://{tmp_path}/store?sync=off"
     with ExitStack() as stack:
         engine = stack.enter_context(closing(connect(uri, table=TABLE)))
@@ -369,13 +366,13 @@ def test_a_local_transaction_that_has_begun_is_waited_for(
             assert is_inside.wait(10)
             engine.context.clock.sleep_ms(20)
             planning = pool.submit(reader.find_end, start)
-            assert bool(wait([planning], 0.1 if waits else 10).done) is not waits
+            assert not wait([planning], 0.1).done
             may_end.set()
             writing.result(10)
             end = planning.result(10)
         told = len(reader.list_part(start, end))
         later = reader.find_end(end)
-        assert (told, later is end) == ((2, True) if waits else (1, True))
+        assert (told, later is end) == (2, True)
 
 
 @pytest.mark.parametrize("change", [{"format": 2}, {"until": "x"}, {"until": None}, {"low": None}])

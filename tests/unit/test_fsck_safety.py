@@ -200,7 +200,7 @@ def test_a_deletion_that_stops_leaves_no_decision(one_cell: bool) -> None:
 
 @pytest.mark.parametrize("protocol", ["six-phase", "fenced"])
 def test_a_living_job_may_be_silent_for_its_lock_ttl(protocol: ProtocolName) -> None:
-    """Its heartbeats come three times in that time."""
+    """A part goes by its transaction's heartbeats, also if a worker of less patience wrote it."""
     hurried = World(protocol=protocol)
     patient = replace(hurried.policy, lock_ttl_ms=240_000)
     owner = PartsClient(Engine(hurried.store, table=TABLE, policy=patient, clock=hurried.clock))

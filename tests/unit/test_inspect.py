@@ -200,7 +200,6 @@ def leave_undecided(world: World, *assertions: Assertion) -> bytes:
 
 
 def test_what_is_undecided_is_judged_on_the_cells_as_they_are() -> None:
-    """Of many keys the first ones are read: a transaction may have 100,000."""
     world = World()
     world.put(Y, b"1")
     row_key = leave_undecided(world, Some(Y), Some(Z))

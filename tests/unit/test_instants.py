@@ -110,8 +110,25 @@ def test_what_is_undecided_at_the_instant_comes_after_it(world: World) -> None:
 
 
 @pytest.mark.parametrize("protocol", PROTOCOLS)
+def test_a_long_transaction_that_decides_later_is_taken_back(
+    protocol: ProtocolName, rows_for_all: None
+) -> None:
+    """Its row was written long before the ones that a look begins with."""
+    world = Stage(protocol=protocol)
+    x = stage_key("x")
+    world.engine().commit([Mutation(x, b"1")])
+    held = Puppet(world, lambda engine: engine.commit([Mutation(x, b"2")]))
+    held.until(asks_for(Status.ASSERTED))
+    world.clock.advance(4_000)
+    short = replace(BOUNDS, lateness_ms=1_000)
+    instant = find_instant(world.engine().context, short)
+    held.finish()
+    assert read(world.engine(), instant) == {b"x": b"1"}
+
+
+@pytest.mark.parametrize("protocol", PROTOCOLS)
 def test_ranges_are_validated_before_the_decision(protocol: ProtocolName) -> None:
-    """Somebody who adds to a range after the look comes later, and may decide first."""
+    """Who adds to a range after the look comes later, and may decide first: there is no instant."""
     world = Stage(protocol=protocol)
 
     def check_and_write(engine: Engine) -> object:
@@ -209,7 +226,7 @@ def test_what_decides_beside_a_mark_costs_a_round(world: World) -> None:
 
 
 def test_the_time_that_an_owner_chose_proves_nothing(rows_for_all: None) -> None:
-    """The server never dates a decision before the row."""
+    """An owner whose clock is ahead decides before the instant with a time after it."""
     world = World(protocol="fenced")
     world.engine.commit([Mutation(X, b"1")])
     owner = Engine(StepByStep(world.store), clock=ManualClock(world.clock.wall_ms() + 30_000))
@@ -220,7 +237,7 @@ def test_the_time_that_an_owner_chose_proves_nothing(rows_for_all: None) -> None
 def test_what_begins_after_a_mark_needs_no_time(
     rows_for_all: None, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """An owner whose clock is ahead leaves no time that counts."""
+    """Its row was not listed, so busy owners whose clocks are ahead cost no tries."""
     world = World(protocol="fenced")
     ahead = ManualClock(world.clock.wall_ms() + 30_000)
     look, looks = instants._list_recent, []

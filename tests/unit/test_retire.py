@@ -64,7 +64,7 @@ def test_a_key_that_is_young_held_or_has_a_value_stays() -> None:
 
 
 def test_a_later_lock_is_above_the_delete_or_is_not_seen() -> None:
-    """The tag told when the key was deleted."""
+    """At or below the delete no clock that went back can lock, so no put lands under the marker."""
     world = World()
     ahead_ms = world.clock.wall_ms() + 3_000
     world.store.write([Edit(X, b"0", ahead_ms)])

@@ -63,7 +63,6 @@ from txn.testing.faulty import FaultyStore
 def test_each_status_calls_for_something(
     status: Status | None, row: dict[str, Any], state: RowState
 ) -> None:
-    """Recovery is a table from status to work."""
     whole = TransactionRow(b"row", status, buffer=Buffer(Request(()), 1), plan=Plan(7, ()))
     assert replace(whole, **row).state is state
 

@@ -125,7 +125,6 @@ def test_a_decided_transaction_is_told_as_committed_and_waits(
 
 @pytest.mark.parametrize("kind", ["a mistake of ours", "a strange table", "undone together"])
 def test_nothing_is_raised_after_the_decision(kind: str, caplog: pytest.LogCaptureFixture) -> None:
-    """The log has a mistake, as an error."""
     world = Tables()
 
     def fail(edits: object, *, durable: bool) -> None:

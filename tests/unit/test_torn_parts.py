@@ -1,5 +1,4 @@
-"""The row of a part and that of its transaction, read with much happening in between: with the
-second look at the part, and without."""
+"""The row of a part and that of its transaction, read with much happening in between."""
 
 from __future__ import annotations
 
@@ -8,9 +7,8 @@ from collections.abc import Callable
 import pytest
 
 from tests.simulation.puppets import Puppet, checks, puts
-from tests.simulation.variants_parts import PARTS_RULES
 from tests.simulation.world import World, key
-from txn import AbortedError, Cell, CorruptRowError, Engine, Exact, Key, Mutation
+from txn import AbortedError, Cell, Engine, Exact, Key, Mutation
 from txn.client.parts import PartsClient
 from txn.protocol.recovery import roll_forward
 from txn.protocol.row import child_key, read_rows
@@ -19,7 +17,6 @@ from txn.protocol.transaction import load_transaction
 from txn.testing.faulty import Call
 
 X, Y, Z = key("x"), key("y"), key("z")
-with_and_without = pytest.mark.parametrize("rule", [True, False], ids=["with", "without"])
 both = pytest.mark.parametrize("protocol", ["six-phase", "fenced"])
 pytestmark = pytest.mark.fast
 
@@ -52,13 +49,10 @@ def begin_task(world: World, transaction: bytes) -> Puppet:
 
 
 @both
-@with_and_without
 def test_a_part_that_was_read_before_its_plan_is_not_taken_for_broken(
-    protocol: ProtocolName, rule: bool, monkeypatch: pytest.MonkeyPatch
+    protocol: ProtocolName,
 ) -> None:
     """It is planned, and all is decided, before its transaction's row is read too."""
-    if not rule:
-        PARTS_RULES["a part is read once"](monkeypatch)
     world = fill(protocol)
     client = PartsClient(world.engine())
     transaction = client.begin()
@@ -70,22 +64,15 @@ def test_a_part_that_was_read_before_its_plan_is_not_taken_for_broken(
     reader = Puppet(world, lambda engine: engine.read([X]), backwards=True)
     assert reader.until(reads(part)) and reader.until(reads(transaction))
     client.commit(transaction, [1], task.finish(), ack="decided")
-    if rule:
-        assert list_values(reader.finish()) == [b"1"]
-    else:
-        with pytest.raises(CorruptRowError):
-            reader.finish()
+    assert list_values(reader.finish()) == [b"1"]
 
 
 @both
-@with_and_without
 def test_a_part_that_was_read_before_it_followed_is_not_taken_for_aborted(
-    protocol: ProtocolName, rule: bool, monkeypatch: pytest.MonkeyPatch
+    protocol: ProtocolName,
 ) -> None:
     """A reader finds it undecided, and undecided again; meanwhile its transaction has come to its
     end. Another one, which has read what that one wrote, is seen."""
-    if not rule:
-        PARTS_RULES["a part is read once"](monkeypatch)
     world = fill(protocol)
     engine = world.engine()
     client = PartsClient(engine)
@@ -107,7 +94,7 @@ def test_a_part_that_was_read_before_it_followed_is_not_taken_for_aborted(
     assert reader.until(reads(part))  # of the second look
     assert reader.until(reads(first))
     finish(engine, first)
-    assert list_values(reader.finish()) == [b"1" if rule else b"0", b"1"]
+    assert list_values(reader.finish()) == [b"1", b"1"]
 
 
 @both
