@@ -29,8 +29,12 @@ def explained(world: World, row_key: bytes, grace_ms: int = 0) -> Explanation:
     return found
 
 
-def test_a_finished_commit_is_explained() -> None:
-    world = World()
+@pytest.fixture
+def world() -> World:
+    return World()
+
+
+def test_a_finished_commit_is_explained(world: World) -> None:
     done = world.engine.commit(
         [Mutation(X, b"1"), Delete(Y)],
         [~Some(Z)],
@@ -61,8 +65,7 @@ def test_a_finished_commit_is_explained() -> None:
 
 @pytest.mark.parametrize("status", list(Status)[:5])
 @pytest.mark.parametrize("alone", [True, False], ids=["alone", "whole"])
-def test_old_and_new_values_stand_side_by_side(status: Status, alone: bool) -> None:
-    world = World()
+def test_old_and_new_values_stand_side_by_side(world: World, status: Status, alone: bool) -> None:
     first = world.engine.commit([Mutation(X, b"1")])
     world.clock.advance(1)
     after_status(world, status, STEP_ALONE if alone else Fault(reply=Reply.CRASH))
@@ -99,8 +102,7 @@ def test_a_replaced_value_is_shown_for_as_long_as_the_store_keeps_it(
     assert (change.old, change.unseen) == (None, Unseen.NOT_KEPT)
 
 
-def test_a_version_that_was_not_looked_for_is_not_called_lost() -> None:
-    world = World()
+def test_a_version_that_was_not_looked_for_is_not_called_lost(world: World) -> None:
     store = open_store("memory://", world.clock)
     store.ensure_table(TABLE, {b"d": Family(versions=50)})
     engine = world.client(FaultyStore(store))
@@ -126,8 +128,7 @@ def test_a_version_that_was_not_looked_for_is_not_called_lost() -> None:
 
 
 @pytest.mark.parametrize("status", [Status.LOCKED, Status.COMPLETE])
-def test_an_explanation_is_bounded_in_bytes(status: Status) -> None:
-    world = World()
+def test_an_explanation_is_bounded_in_bytes(world: World, status: Status) -> None:
     keys = [Key(f"{number:03}", "d", "x", TABLE) for number in range(200)]
     for _ in range(2):
         world.clock.advance(5)
@@ -173,9 +174,8 @@ def test_a_damaged_row_is_explained_as_far_as_it_goes(name: bytes, value: bytes 
         And(*(Some(Key(f"{number:0300}", "d", "x", "data")) for number in range(9))),
     ],
 )
-def test_each_assertion_of_an_abort_has_its_verdict(wanted: Assertion) -> None:
+def test_each_assertion_of_an_abort_has_its_verdict(world: World, wanted: Assertion) -> None:
     """The reason, which may be cut, names the one that failed; of the others nobody knows."""
-    world = World()
     world.engine.commit([Mutation(Z, b"1")])
     with pytest.raises(AssertionFailedError) as caught:
         world.client(seed=5).commit([Mutation(X, b"1")], [Some(Z), wanted, Some(Z)])
@@ -199,8 +199,7 @@ def leave_undecided(world: World, *assertions: Assertion) -> bytes:
     return world.rows()[-1].row_key
 
 
-def test_what_is_undecided_is_judged_on_the_cells_as_they_are() -> None:
-    world = World()
+def test_what_is_undecided_is_judged_on_the_cells_as_they_are(world: World) -> None:
     world.put(Y, b"1")
     row_key = leave_undecided(world, Some(Y), Some(Z))
     holds, unknown = AssertionVerdict.HOLDS, AssertionVerdict.UNKNOWN
@@ -220,8 +219,7 @@ def test_what_is_undecided_is_judged_on_the_cells_as_they_are() -> None:
     assert (found.row.status, found.verdicts) == (Status.ABORTED, (unknown, unknown))
 
 
-def test_a_transaction_whose_table_is_gone_is_explained_without_its_cells() -> None:
-    world = World()
+def test_a_transaction_whose_table_is_gone_is_explained_without_its_cells(world: World) -> None:
     decided, undecided = stopped_at(world, Status.ASSERTED), leave_undecided(world, ~Some(Y))
 
     def refuse(call: Call) -> Fault:

@@ -71,6 +71,11 @@ def filled(world: World, *rows: str | bytes) -> None:
     world.engine.commit([Mutation(key(row), b"1") for row in rows])
 
 
+@pytest.fixture
+def world() -> World:
+    return World()
+
+
 @both_ways
 @pytest.mark.parametrize(
     ("asked", "expected"),
@@ -118,8 +123,7 @@ def test_a_bad_scan_is_refused_at_once(
 
 
 @both_ways
-def test_a_scan_ends_at_its_deadline(snapshot: bool) -> None:
-    world = World()
+def test_a_scan_ends_at_its_deadline(world: World, snapshot: bool) -> None:
     filled(world, "a", "b", "c")
     with pytest.raises(DeadlineError, match="before anything was read"):
         next(world.engine.scan(snapshot=snapshot, deadline_ms=0))
@@ -145,8 +149,7 @@ def test_a_read_is_not_tried_longer_than_it_may_take() -> None:
         assert 0 < world.clock.monotonic_ms() - began_ms <= 200
 
 
-def test_a_view_may_be_bounded_in_bytes() -> None:
-    world = World()
+def test_a_view_may_be_bounded_in_bytes(world: World) -> None:
     filled(world, "a", "b", "c")
     found = list(world.engine.scan(snapshot=True))
     size = sum(cell_bytes(k, cell.value) for row in found for k, cell in row.cells.items())
@@ -217,9 +220,8 @@ def before_each_scan(world: World, work: Callable[[int], object]) -> None:
 
 
 @pytest.mark.parametrize("stops", [True, False])
-def test_a_row_that_never_stands_still_is_read_under_its_locks(stops: bool) -> None:
+def test_a_row_that_never_stands_still_is_read_under_its_locks(world: World, stops: bool) -> None:
     """The key that came to it meanwhile is locked as well: half a commit is never seen."""
-    world = World()
     filled(world, "x")
     stopped_at(world, Status.ASSERTED)
     writer, engine = world.client(seed=9), world.client(world.faults, seed=2)
@@ -240,9 +242,8 @@ def test_a_row_that_never_stands_still_is_read_under_its_locks(stops: bool) -> N
     assert world.holder(key("x", "y")) == b""
 
 
-def test_the_longest_row_is_looked_at_again() -> None:
+def test_the_longest_row_is_looked_at_again(world: World) -> None:
     """Nothing that HBase would take for a start comes behind it directly."""
-    world = World()
     longest = b"x" * MAX_ROW
     filled(world, longest, b"y")
     stopped_at(world, Status.ASSERTED, key=key(longest))
@@ -250,8 +251,7 @@ def test_the_longest_row_is_looked_at_again() -> None:
     assert found == {longest: {b"x": b"2"}, b"y": {b"x": b"1"}}
 
 
-def test_a_scan_goes_on_where_the_store_failed() -> None:
-    world = World()
+def test_a_scan_goes_on_where_the_store_failed(world: World) -> None:
     rows = [b"%03d" % number for number in range(250)]
     filled(world, *rows)
     engine = world.client(BreakingOff(world.faults), seed=2)  # type: ignore[arg-type]
@@ -265,8 +265,7 @@ def test_a_scan_goes_on_where_the_store_failed() -> None:
     ("status", "cost"),
     [(Status.LOCKED, {"scan": 1, "read": 1}), (Status.ASSERTED, {"scan": 2, "read": 2})],
 )
-def test_what_held_rows_cost(status: Status, cost: dict[str, int]) -> None:
-    world = World()
+def test_what_held_rows_cost(world: World, status: Status, cost: dict[str, int]) -> None:
     filled(world, *[b"%03d" % number for number in range(50)])
     after_status(world, status, Fault(reply=Reply.CRASH))
     with pytest.raises(Crash):
@@ -329,9 +328,8 @@ def test_how_far_the_decided_has_got_is_read_for_each_page(
     assert found[b"3220"][ghosted].value == b"newer"
 
 
-def test_a_range_that_never_stands_still_is_a_conflict() -> None:
+def test_a_range_that_never_stands_still_is_a_conflict(world: World) -> None:
     """There is no lock that would hold off what comes into it."""
-    world = World()
     writer, engine = world.client(seed=9), world.client(world.faults, seed=2)
     list(engine.scan())
     before_each_scan(world, lambda n: writer.commit([Mutation(key(f"{n:03}"), b"1")]))
@@ -361,9 +359,8 @@ def test_a_snapshot_has_a_limit_that_deleted_keys_do_not_count_to() -> None:
     assert len(list(world.engine.scan(snapshot=True, stop="d"))) == 3
 
 
-def test_a_snapshot_among_deleted_keys_takes_little_memory() -> None:
+def test_a_snapshot_among_deleted_keys_takes_little_memory(world: World) -> None:
     """Its looks keep what they find, and one digest of all that is left of deleted keys."""
-    world = World()
     filled(world, "a")
     most = []
     for count in (500, 1_500):
@@ -376,9 +373,8 @@ def test_a_snapshot_among_deleted_keys_takes_little_memory() -> None:
 
 
 @both_ways
-def test_looks_of_a_scan_lie_close_together(snapshot: bool) -> None:
+def test_looks_of_a_scan_lie_close_together(world: World, snapshot: bool) -> None:
     """What came and went between two looks that lie a day apart may have been retired."""
-    world = World()
     filled(world, "a")
     stopped_at(world, Status.ASSERTED)
     counting = CountingStore(world.faults)
@@ -508,8 +504,7 @@ def test_a_block_commits_no_scanned_key_that_it_cannot_lock(protocol: ProtocolNa
     assert not world.rows()
 
 
-def test_a_range_that_is_changed_at_each_look_is_a_conflict() -> None:
-    world = World()
+def test_a_range_that_is_changed_at_each_look_is_a_conflict(world: World) -> None:
 
     def come_and_go(other: Engine) -> None:
         other.commit([Mutation(ITEM, b"2")])
@@ -528,18 +523,16 @@ def test_a_range_that_stands_still_is_looked_at_twice_where_keys_were_deleted() 
     assert (world.value(X), len(looks)) == (b"1", 2)
 
 
-def test_a_look_that_takes_too_long_is_past_the_deadline() -> None:
-    world = World()
+def test_a_look_that_takes_too_long_is_past_the_deadline(world: World) -> None:
     with pytest.raises(DeadlineError, match="before the decision"):
         block_beside(world, lambda _: world.clock.advance(world.policy.deadline_ms + 1))
     with pytest.raises(AbortedError):
         block_beside(world, lambda other: other.commit([Mutation(ITEM, b"2")]))
 
 
-def test_looks_that_lie_far_apart_are_not_compared() -> None:
+def test_looks_that_lie_far_apart_are_not_compared(world: World) -> None:
     """A key that was there when the look began, was deleted, and retired a day later, before the
     look came by: nothing in the range tells of it."""
-    world = World()
     world.engine.commit([Mutation(X, b"1"), Mutation(ITEM, b"1")])
     scanned: list[Call] = []
 

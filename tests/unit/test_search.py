@@ -141,6 +141,11 @@ KEYS = st.builds(
 )
 
 
+@pytest.fixture
+def rows() -> Rows:
+    return Rows()
+
+
 @settings(max_examples=150, deadline=None)
 @given(
     st.lists(KEYS, max_size=60, unique_by=order),  # what is random in a key gives it its bucket
@@ -164,8 +169,7 @@ def test_pages_have_each_row_once_and_in_order(
     assert found == sorted(due, key=order, reverse=True)
 
 
-def test_a_page_can_begin_at_a_time_or_a_row() -> None:
-    rows = Rows()
+def test_a_page_can_begin_at_a_time_or_a_row(rows: Rows) -> None:
     keys = rows.put([new_row_key(NOW_MS - number, 5) for number in range(10)])
     found = find_page(rows.context, Query(), b"%013d" % (NOW_MS - 7))
     assert [row.row_key for row in found.rows] == keys[8:]
@@ -290,8 +294,7 @@ def test_a_piece_of_a_row_key_is_found() -> None:
     assert list_keys_found(rows.context, Query(id_=b"transaction.0")) == []
 
 
-def test_parts_are_found_by_what_only_they_have() -> None:
-    rows = Rows()
+def test_parts_are_found_by_what_only_they_have(rows: Rows) -> None:
     whole = new_row_key(NOW_MS, 1)
     parts = [child_key(whole, 3, number) for number in range(5)]
     rows.put([whole])
@@ -342,8 +345,7 @@ def test_transactions_are_found_by_what_they_name(protocol: Any) -> None:
     assert list_found(newer_than_ms=10) == [stuck, far]
 
 
-def test_rows_of_others_are_no_transactions() -> None:
-    rows = Rows()
+def test_rows_of_others_are_no_transactions(rows: Rows) -> None:
     (done,) = rows.put([b"03." + new_row_key(NOW_MS, 1)])
     strange = [b"transaction.0junk", b"03.transaction.0junk", b"05.transaction.x", b"03.zebra"]
     rows.store.write([Edit(column(TXN, row, b"status"), b"x", 1) for row in strange])
@@ -352,9 +354,8 @@ def test_rows_of_others_are_no_transactions() -> None:
     assert list_keys_found(rows.context) == [done, plain]
 
 
-def test_the_old_are_gone_straight_to() -> None:
+def test_the_old_are_gone_straight_to(rows: Rows) -> None:
     """A clock may have been ahead by an hour."""
-    rows = Rows()
     old_ms = NOW_MS - 10 * AHEAD_MS
     (old,) = rows.put([new_row_key(old_ms + AHEAD_MS - 1, 1)], at_ms=old_ms)
     rows.put([new_row_key(NOW_MS - at, 1) for at in range(300)])
@@ -364,8 +365,7 @@ def test_the_old_are_gone_straight_to() -> None:
     assert page.read == 1
 
 
-def test_a_fenced_row_is_as_old_as_the_server_says() -> None:
-    rows = Rows()
+def test_a_fenced_row_is_as_old_as_the_server_says(rows: Rows) -> None:
     context = replace(rows.context, rules=FENCED)
     row_key = new_row_key(NOW_MS - 9_000, 1)
     at = column(TXN, row_key, Status.COMPLETE.at)
@@ -375,8 +375,7 @@ def test_a_fenced_row_is_as_old_as_the_server_says() -> None:
     assert list_keys_found(context, Query(older_than_ms=101)) == []
 
 
-def test_buckets_are_found_by_skipping() -> None:
-    rows = Rows()
+def test_buckets_are_found_by_skipping(rows: Rows) -> None:
     assert find_buckets(rows.context) == [b""]
     for prefix in (b"", b"00.", b"07.", b"99."):
         rows.put([prefix + new_row_key(NOW_MS - at, at) for at in range(700)])
@@ -415,8 +414,7 @@ def test_a_scan_goes_on_behind_its_last_row_where_the_store_failed(reverse: bool
 
 
 @pytest.mark.parametrize("reverse", [True, False])
-def test_parts_are_skipped_both_ways(reverse: bool) -> None:
-    rows = Rows()
+def test_parts_are_skipped_both_ways(rows: Rows, reverse: bool) -> None:
     wholes = [b"03." + new_row_key(NOW_MS + at, at) for at in range(3)]
     rows.put(wholes)
     rows.put([child_key(whole, 1, number) for whole in wholes for number in range(200)])
@@ -500,10 +498,9 @@ def test_fsck_finds_what_a_look_at_every_row_finds(seed: int, salt_buckets: int)
 
 
 @pytest.mark.parametrize("salt_buckets", [1, 3])
-def test_each_row_is_in_one_step_only(salt_buckets: int) -> None:
+def test_each_row_is_in_one_step_only(rows: Rows, salt_buckets: int) -> None:
     """Steps meet at a millisecond in which rows began, and so do young rows, old ones and those
     ahead: a row of two steps would be reported twice."""
-    rows = Rows()
     ages_ms = (*range(100), -AHEAD_MS, -AHEAD_MS + 1, DAY_MS, DAY_MS - 1)
     keys = [
         new_row_key(NOW_MS - age_ms, uid, salt_buckets) for age_ms in ages_ms for uid in range(9)
