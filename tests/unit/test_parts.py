@@ -13,13 +13,14 @@ import pytest
 from recovery import Kind, LeftAlone, Repaired, check, explain, repair
 from recovery.purge import purge_row
 from recovery.scan import whole_row
-from tests.simulation.puppets import asks_for, when
+from tests.simulation.puppets import Puppet, asks_for, checks, puts, when
 from tests.simulation.world import World, key
 from tests.unit.parted import X, Y, Z, make_client, open_rows, row_of, values
 from tests.unit.worlds import POLICY
 from txn import (
     AbortedError,
     AssertionFailedError,
+    Cell,
     CommitOutcomeUnknown,
     ConflictError,
     CorruptRowError,
@@ -40,14 +41,17 @@ from txn.events import Event, WorkFailed
 from txn.model import Edit
 from txn.protocol.codec import Buffer, Plan
 from txn.protocol.commit import prepare
+from txn.protocol.recovery import roll_forward
 from txn.protocol.row import (
     RowState,
     TransactionRow,
     child_key,
     column,
     follow,
+    read_rows,
 )
 from txn.protocol.statuses import ProtocolName, Status
+from txn.protocol.transaction import load_transaction
 from txn.testing.faulty import NO_FAULT, Call, Fault, FaultyStore, Reply
 
 pytestmark = pytest.mark.fast
@@ -572,3 +576,95 @@ def test_a_decision_that_cannot_be_made_durable_is_unknown(
     other = Engine(store, table="rows", policy=POLICY, clock=engine.context.clock)
     with pytest.raises(CommitOutcomeUnknown):
         make_client(other).commit(transaction, [2], newest)
+
+
+SX, SY, SZ = key("x"), key("y"), key("z")
+
+
+def reads(row: bytes) -> Callable[[Call], bool]:
+    """Match the reading of one row."""
+    return lambda call: call.method == "row" and call.items[0].row == row
+
+
+def finish(engine: Engine, row_key: bytes) -> None:
+    """Finish a transaction, or a part of one."""
+    row = read_rows(engine.context, [row_key])[row_key]
+    roll_forward(engine.context, [load_transaction(engine.context, row)])
+
+
+def list_values(found: dict[Key, Cell | None]) -> list[bytes | None]:
+    return [cell.value if cell else None for _, cell in sorted(found.items())]
+
+
+def fill(protocol: ProtocolName) -> World:
+    world = World(protocol=protocol)
+    world.engine().commit([Mutation(each, b"0") for each in (SX, SY, SZ)])
+    return world
+
+
+def begin_task(world: World, transaction: bytes) -> Puppet:
+    return Puppet(
+        world, lambda engine: PartsClient(engine).write(transaction, 0, 0, [Mutation(SX, b"1")])
+    )
+
+
+@both
+def test_a_part_that_was_read_before_its_plan_is_not_taken_for_broken(
+    protocol: ProtocolName,
+) -> None:
+    """It is planned, and all is decided, before its transaction's row is read too."""
+    world = fill(protocol)
+    client = PartsClient(world.engine())
+    transaction = client.begin()
+    part = child_key(transaction, 0, 0)
+    task = begin_task(world, transaction)
+    assert task.until(
+        lambda call: any(k.column == b"plan" for item in call.items for k, _ in puts(item))
+    )
+    reader = Puppet(world, lambda engine: engine.read([SX]), backwards=True)
+    assert reader.until(reads(part)) and reader.until(reads(transaction))
+    client.commit(transaction, [1], task.finish(), ack="decided")
+    assert list_values(reader.finish()) == [b"1"]
+
+
+@both
+def test_a_part_that_was_read_before_it_followed_is_not_taken_for_aborted(
+    protocol: ProtocolName,
+) -> None:
+    """A reader finds it undecided, and undecided again; meanwhile its transaction has come to its
+    end. Another one, which has read what that one wrote, is seen."""
+    world = fill(protocol)
+    engine = world.engine()
+    client = PartsClient(engine)
+    later = client.begin()
+    newest = client.write(later, 0, 0, [Mutation(SY, b"1")])
+    world.clock.sleep_ms(10)
+    first = client.begin()
+    assert first > later
+    part = child_key(first, 0, 0)
+    times = [client.write(first, 0, n, [Mutation(k, b"1")]) for n, k in enumerate((SX, SZ))]
+
+    reader = Puppet(world, lambda engine: engine.read([SX, SY]), backwards=True)
+    assert reader.until(reads(first))
+    assert reader.until(reads(child_key(later, 0, 0)))  # the first one was seen undecided
+    client.commit(first, [2], max(times), ack="decided")
+    finish(engine, child_key(first, 0, 1))
+    newest = max(newest, client.write(later, 0, 1, [], [Exact(SZ, b"1")]))
+    client.commit(later, [2], newest, ack="decided")
+    assert reader.until(reads(part))  # of the second look
+    assert reader.until(reads(first))
+    finish(engine, first)
+    assert list_values(reader.finish()) == [b"1", b"1"]
+
+
+@both
+def test_a_task_that_locked_after_the_abort_gives_its_locks_back(protocol: ProtocolName) -> None:
+    world = fill(protocol)
+    client = PartsClient(world.engine())
+    transaction = client.begin()
+    task = begin_task(world, transaction)
+    assert task.until(lambda call: any(c.key.column.endswith(b"_lock") for c in checks(call)))
+    assert client.abort(transaction, "no")
+    with pytest.raises(AbortedError, match="over"):
+        task.finish()
+    assert not world.leftovers()

@@ -65,52 +65,29 @@ def world(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[World]:
     store.close()
 
 
-def x(value: bytes, time: int | None = None, column: bytes = b"x") -> Put:
-    return Put(b"d", column, value, time)
+def test_a_deleted_family_hides_what_arrives_later_below_it(world: World) -> None:
+    world.do(Put(b"d", b"x", b"old", 5), Put(b"d", b"x", b"new", 9))
+    world.do(Remove(b"d", None, 7))
+    world.do(Put(b"d", b"x", b"late", 6), Put(b"d", b"y", b"late", 7), Put(b"d", b"y", b"kept", 8))
+    assert world.seen() == [(b"x", 9, b"new"), (b"y", 8, b"kept")]
 
 
-@pytest.mark.parametrize(
-    ("mutations", "seen"),
-    [
-        # A late duplicate of a gateway must not bring back a row whose family was deleted.
-        (
-            [
-                [x(b"old", 5), x(b"new", 9)],
-                [Remove(b"d", None, 7)],
-                [x(b"late", 6), x(b"late", 7, b"y"), x(b"kept", 8, b"y")],
-            ],
-            [(b"x", 9, b"new"), (b"y", 8, b"kept")],
-        ),
-        # Of a version of a family, all columns are deleted, whenever they arrive.
-        (
-            [
-                [x(b"1", 5), x(b"2", 6)],
-                [Remove(b"d", None, 6, exact=True)],
-                [x(b"late", 6, b"y"), x(b"other", 7, b"y")],
-            ],
-            [(b"x", 5, b"1"), (b"y", 7, b"other")],
-        ),
-        # Two deletes of the newest version in one mutation are of the two newest.
-        (
-            [[x(b"5", 5)], [x(b"6", 6)], [x(b"7", 7)], [Remove(b"d", b"x", None, exact=True)] * 2],
-            [(b"x", 5, b"5")],
-        ),
-        # A mutation is carried out on what was there before it: a delete masks its puts.
-        (
-            [
-                [x(bytes(7) + b"\1", 5, b"n")],
-                [Remove(b"d", b"x"), x(b"masked"), Add(b"d", b"n", 1)],
-            ],
-            [(b"n", 1_000, bytes(7) + b"\2"), (b"n", 5, bytes(7) + b"\1")],
-        ),
-    ],
-)
-def test_mutations_leave_what_they_leave_in_hbase(
-    world: World, mutations: list[list[Operation]], seen: list[tuple[bytes, int, bytes]]
-) -> None:
-    for operations in mutations:
-        world.do(*operations)
-    assert world.seen() == seen
+def test_a_deleted_version_hides_its_timestamp_only(world: World) -> None:
+    """Of a family, that of all columns; two deletes of the newest are of the two newest."""
+    world.do(Put(b"d", b"x", b"1", 5), Put(b"d", b"x", b"2", 6))
+    world.do(Remove(b"d", None, 6, exact=True))
+    world.do(Put(b"d", b"y", b"late", 6), Put(b"d", b"y", b"other", 7))
+    assert world.seen() == [(b"x", 5, b"1"), (b"y", 7, b"other")]
+    for time in (7, 8):
+        world.do(Put(b"d", b"x", b"%d" % time, time))
+    world.do(Remove(b"d", b"x", None, exact=True), Remove(b"d", b"x", None, exact=True))
+    assert world.seen() == [(b"x", 5, b"1"), (b"y", 7, b"other")]
+
+
+def test_a_mutation_is_carried_out_on_what_was_there_before_it(world: World) -> None:
+    world.do(Put(b"d", b"n", bytes(7) + b"\1", 5))
+    world.do(Remove(b"d", b"x"), Put(b"d", b"x", b"masked"), Add(b"d", b"n", 1))
+    assert world.seen(Selection()) == [(b"n", 1_000, bytes(7) + b"\2")]
 
 
 def test_a_transaction_sees_what_a_plain_client_deleted(world: World) -> None:
