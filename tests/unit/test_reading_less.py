@@ -274,19 +274,6 @@ def shrink_answers(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(base, "LEAST_BYTES", 1)
 
 
-def test_large_values_come_from_a_region_server_in_portions(
-    server: FakeRegionServer, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    shrink_answers(monkeypatch)
-    store = open_store(server.uri)
-    keys = keys_of(40)
-    server.cells.update({key[:3]: bytes(800) for key in keys})
-    assert rows_asked(store, keys, monkeypatch) == [16] + [2] * 12
-    stamps = store.check_and_read((), [key.lock for key in keys], keys)[2]
-    assert stamps == dict.fromkeys(keys, Stamp(1))
-    store.close()
-
-
 def test_what_a_client_writes_teaches_it_too(server: FakeRegionServer) -> None:
     store = open_store(server.uri)
     assert isinstance(store, HBaseTables)

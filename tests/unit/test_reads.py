@@ -12,10 +12,9 @@ import pytest
 from tests.unit.worlds import POLICY, World, X, Y, Z, after_status, ghost, is_step, stopped_at
 from txn.assertions import Exact, Version
 from txn.client.engine import Engine
-from txn.errors import CorruptRowError, DeadlineError, NotApplied
+from txn.errors import NotApplied
 from txn.model import KEEP_DELETES_MS, Check, Delete, Edit, Key, Mutation
 from txn.protocol.retire import retire
-from txn.protocol.row import column
 from txn.protocol.statuses import ProtocolName, Status
 from txn.testing.counting import CountingStore
 from txn.testing.faulty import Call, Crash, Fault, FaultyStore, Reply
@@ -54,19 +53,6 @@ def test_a_ghost_does_not_bring_its_value_back(status: Status | None) -> None:
     world.store.check_and_put([Check(X.lock, b"", ((X.lock, holder),))])
     cell = world.client(seed=3).read([X])[X]
     assert cell is not None and cell.value == b"3"
-
-
-def test_a_status_of_a_newer_version_is_not_guessed() -> None:
-    world = World()
-    holder = stopped_at(world, Status.LOCKED)
-    now = world.clock.wall_ms() + 1
-    world.store.write([Edit(column(b"txn", holder, b"status"), b"9-NEW", now)])
-    with pytest.raises(CorruptRowError, match="unknown status"):
-        world.client(seed=2).read([X])
-    with pytest.raises(CorruptRowError, match="unknown status"):
-        world.client(seed=2).outcome(holder)
-    with pytest.raises(DeadlineError):
-        world.client(seed=3).commit([Mutation(X, b"3")])
 
 
 @pytest.mark.parametrize(

@@ -11,7 +11,7 @@ import pytest
 
 from txn.clock import ManualClock
 from txn.errors import CorruptRowError, InvalidRequestError
-from txn.model import Cell, Edit, Family, Key
+from txn.model import Edit, Family, Key
 from txn.stores.local import LocalStore
 from txn.tables.kv.lmdb import LmdbStore
 from txn.tables.kv.memory import MemoryStore
@@ -109,18 +109,6 @@ def test_a_scan_is_many_short_transactions(
     store.reads = 0
     assert len(list(found.scan(TABLE, columns=wanted))) == (0 if wanted else rows)
     assert store.reads >= 3
-
-
-def test_cells_of_a_family_with_a_ttl_expire() -> None:
-    clock = ManualClock(10_000)
-    found = tables(MemoryStore(), clock)
-    one = key("r", family="t")
-    found.write([Edit(one, b"1", 9_500)])
-    clock.set_wall_ms(10_500)
-    assert found.read([one]) == {one: Cell(b"1", 9_500)}
-    clock.set_wall_ms(10_501)
-    assert found.read([one]) == {one: None}
-    assert list(found.scan(TABLE)) == []
 
 
 def test_a_compaction_removes_what_nobody_can_see() -> None:

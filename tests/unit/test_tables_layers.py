@@ -97,16 +97,6 @@ def test_removing_the_last_long_key_leaves_no_layer() -> None:
         assert left == []
 
 
-def test_a_start_beyond_a_slice_skips_the_key_of_that_slice() -> None:
-    """The whole key of the slice is stored beside the pointer, and sorts before the start."""
-    keys = [b"k" * SLICE, b"k" * (SLICE + 1), b"k" * (SLICE + 2)]
-    with opened() as (long, _):
-        for key in keys:
-            long.put(key, b"1")
-        found = [list(long.keys(key, b"\xff")) for key in keys]
-        assert found == [keys, keys[1:], keys[2:]]
-
-
 @pytest.fixture(scope="module", params=["memory", "lmdb"])
 def store(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> OrderedStore:
     if request.param == "memory":
