@@ -65,9 +65,11 @@ REQUEST = Request(
 TRIES = 300
 
 
-ODD = [None, True, 0, -1, 1 << 63, 0.5, b"", b"\xff", "", "\x1b[1m", [], {}, [[]], {"a": [1]}]
-ODD += [reduce(lambda it, _: [it], range(depth), []) for depth in (99, 400, 950)]
-ODD += [reduce(lambda it, _: {"a": it}, range(depth), {}) for depth in (99, 400, 950)]
+ODD: list[Any] = [None, True, 0, -1, 1 << 63, 0.5, b"", b"\xff", "", "\x1b[1m"]
+ODD += [[], {}, [[]], {"a": [1]}]
+EMPTY: list[Any] = [[], {}]
+ODD += [reduce(lambda it, _: [it], range(depth), EMPTY[0]) for depth in (99, 400, 950)]
+ODD += [reduce(lambda it, _: {"a": it}, range(depth), EMPTY[1]) for depth in (99, 400, 950)]
 ODD_JSON = [b"1e999", b"NaN", b"[" * 99_999, b'"\\ud800"']
 
 

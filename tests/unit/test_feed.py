@@ -119,7 +119,7 @@ def test_what_is_undecided_is_told_in_a_later_part(
     assert [each.row_key for each in reader.list_part(start, end)] == [other]
 
 
-def test_a_decision_that_is_seen_late_is_told(world: World, start: Offset) -> None:
+def test_a_decision_that_is_seen_late_is_told() -> None:
     """The server takes the time first, and others see the decision later: its time may be long
     before an offset that has passed it. So offsets name what they saw undecided."""
     world = Stage()

@@ -362,7 +362,7 @@ def test_a_transaction_and_its_parts_are_explained(engine: Engine, client: Parts
     transaction = client.begin()
     first = child_key(transaction, 1, 0)
 
-    def look(row_key: bytes = transaction, **given: int) -> Any:
+    def look(row_key: bytes = transaction, **given: Any) -> Any:
         return explain(engine.context, row_key, **given)
 
     assert (look().row.parts, look().part_rows, look().first_part) == ((), 0, None)
@@ -602,7 +602,7 @@ def fill(protocol: ProtocolName) -> World:
     return world
 
 
-def begin_task(world: World, transaction: bytes) -> Puppet:
+def begin_task(world: World, transaction: bytes) -> Puppet[int]:
     return Puppet(
         world, lambda engine: PartsClient(engine).write(transaction, 0, 0, [Mutation(SX, b"1")])
     )
