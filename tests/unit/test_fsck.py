@@ -103,9 +103,9 @@ def test_a_beat_counts_as_a_sign_of_life_unless_it_is_of_the_future() -> None:
     row_key = left_at(world, Status.WRITTEN)
     world.clock.advance(50_000)
     put_column(world, row_key, b"beat", b"")
-    world.clock.advance(59_999)
+    world.clock.advance(50_000)
     assert found(world) == []
-    world.clock.advance(1)
+    world.clock.advance(10_000)
     assert [finding.kind for finding in found(world)] == [Kind.UNDECIDED]
     heartbeat = column(b"txn", row_key, b"beat")
     world.store.write([Edit(heartbeat, b"", world.clock.wall_ms() + 10_000 * HOUR_MS)])
