@@ -221,6 +221,7 @@ def test_heads_tell_since_when_rows_have_their_status(protocol: ProtocolName) ->
     }
     assert not any(head.buffer for head in heads)
     (head,) = list_heads(context, [Status.WRITTEN])
+    assert [each.row for each in list_heads(context, [None])] == [b"protocol"]
     assert rows[head.row].status is Status.WRITTEN
 
 

@@ -25,6 +25,7 @@ from txn.errors import (
 )
 from txn.events import Event, Phase
 from txn.model import Check, Family, Key, Mutation
+from txn.protocol import recovery
 from txn.protocol.statuses import Status
 from txn.protocol.transaction import WRITTEN_WITHIN_MS
 from txn.request import Committed, Outcome
@@ -224,6 +225,23 @@ def test_a_holder_whose_server_does_not_answer_is_in_the_way() -> None:
     world.faults.plan = close
     with pytest.raises(StoreClosedError):
         other.commit([Mutation(NEAR, b"2")])
+
+
+def test_of_many_holders_that_stay_the_last_are_remembered(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(recovery, "REMEMBERED", 1)
+    world = Tables()
+    for key in (X, Y):
+        world.when["decide"] = world.disable
+        world.engine.commit([Mutation(key, b"1"), Mutation(key._replace(table=OTHER), b"1")])
+        world.bring_back()
+    world.disable()
+    other = world.client(seed=2)
+    for key in (X, Y):
+        with pytest.raises((ConflictError, DeadlineError), match="disabled"):
+            other.commit([Mutation(key, b"2")])
+    assert len(other._backend._resolver._stuck) == 1
 
 
 def test_an_undecided_holder_is_released_without_the_table() -> None:
