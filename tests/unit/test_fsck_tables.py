@@ -169,6 +169,18 @@ def test_a_write_past_the_protocol_is_reported_and_kept() -> None:
     assert world.value(X) == b"intruder"
 
 
+def test_a_value_that_a_delete_had_hidden_is_reported() -> None:
+    """A marker that a compaction dropped too early lets a late duplicate bring a value back."""
+    world = World()
+    first = world.engine.commit([Mutation(X, b"1")])
+    last = world.engine.commit([Delete(X)])
+    world.store.compact(TABLE)  # type: ignore[attr-defined]
+    world.store.write([Edit(X, b"1", first.timestamp)])
+    finding = only(world)
+    assert finding.kind is Kind.FOREIGN_VERSION
+    assert finding.facts == {"version": first.timestamp, "expected": last.timestamp}
+
+
 def test_what_was_there_before_any_transaction_is_no_finding() -> None:
     world = World()
     world.put(X, b"bulk")
