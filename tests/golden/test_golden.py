@@ -21,14 +21,12 @@ ROW_KEYS = (
 
 @pytest.mark.parametrize("name", BUFFERS)
 def test_a_buffer_of_format_1_is_read_as_it_was_meant(name: str) -> None:
-    """The row of a crashed client may be met by a client of any later version."""
     found = decode_buffer((FORMAT1 / f"{name}.buffer").read_bytes())
     assert (found, found.owner) == (BUFFERS[name], BUFFERS[name].owner)
 
 
 @pytest.mark.parametrize("name", PLANS)
 def test_a_plan_of_format_1_is_read_as_it_was_meant(name: str) -> None:
-    """It is the only record of what was decided."""
     assert decode_plan((FORMAT1 / f"{name}.plan").read_bytes()) == PLANS[name]
 
 
@@ -39,13 +37,11 @@ def test_the_current_code_writes_the_golden_bytes() -> None:
 
 
 def test_every_golden_file_is_tested() -> None:
-    """A file that nothing reads protects nothing."""
     assert {path.name for path in FORMAT1.iterdir()} == set(files())
 
 
 @pytest.mark.parametrize("row_key", ROW_KEYS)
 def test_a_row_of_format_1_is_a_decided_transaction(row_key: bytes) -> None:
-    """The names of the columns and of the statuses are part of the format."""
     content = {
         b"status": b"2-ASSERTED",
         b"buffer": (FORMAT1 / "transfer.buffer").read_bytes(),
@@ -63,7 +59,6 @@ def test_a_row_of_format_1_is_a_decided_transaction(row_key: bytes) -> None:
 @pytest.mark.parametrize("name", sorted(files()))
 @pytest.mark.parametrize("damage", ["first", "last", "cut", "empty"])
 def test_damage_is_seen(name: str, damage: str) -> None:
-    """A flipped bit must not become another transaction."""
     whole = (FORMAT1 / name).read_bytes()
     damaged = {
         "first": bytes([whole[0] ^ 1]) + whole[1:],
@@ -79,7 +74,6 @@ def test_damage_is_seen(name: str, damage: str) -> None:
     ("value", "promise_ms"), [(ROW_KEYS[0], None), (ROW_KEYS[1], None), (ROW_KEYS[1] + b" 1", 1)]
 )
 def test_a_marker_of_format_1_names_its_transaction(value: bytes, promise_ms: int | None) -> None:
-    """A repeat is answered with it; those without a promise were written before there was one."""
     marker = decode_marker(value)
     assert (is_row_key(marker.transaction), marker.retention_ms) == (True, promise_ms)
     assert encode_marker(marker) == value

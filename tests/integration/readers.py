@@ -18,15 +18,8 @@ from time import monotonic
 
 from txn.client.connect import connect
 from txn.client.engine import Engine
-from txn.demo.data import (
-    ANCHOR,
-    ENTRY,
-    FAMILY,
-    DemoTables,
-    Flight,
-    flight_row,
-    index_rows,
-)
+from txn.demo import data
+from txn.demo.data import FAMILY, DemoTables, Flight
 from txn.model import Key
 
 KEYS = 50
@@ -119,12 +112,14 @@ def watch_tables(uri: str, tables: DemoTables, source: Path) -> Iterator[dict[st
 def expect_tables(tables: DemoTables, flights: Iterator[Flight]) -> list[ExpectedTable]:
     rows, entries = list[str](), list[str]()
     for flight in flights:
-        row = flight_row(flight)
+        row = data.flight_row(flight)
         rows.append(row)
-        entries += index_rows(flight["origin"] or "", row, flight["dest"] or "", flight["tailnum"])
+        entries += data.index_rows(
+            flight["origin"] or "", row, flight["dest"] or "", flight["tailnum"]
+        )
     return [
-        ExpectedTable(tables.flights, ANCHOR, sorted(rows)),
-        ExpectedTable(tables.indexes, ENTRY, sorted(entries)),
+        ExpectedTable(tables.flights, data.ANCHOR, sorted(rows)),
+        ExpectedTable(tables.indexes, data.ENTRY, sorted(entries)),
     ]
 
 

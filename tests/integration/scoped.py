@@ -7,20 +7,22 @@ is taken off again before the test sees them.
 from __future__ import annotations
 
 import uuid
-from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, KeysView, Mapping, Sequence
 from contextlib import contextmanager
+from functools import partial
+from typing import Any
 
 from tests.integration.hbase import HBase
 from txn.clock import ManualClock, SystemClock
-from txn.model import Cell, Check, Edit, Family, Key, Row, RowExclusion
+from txn.model import Edit, Family, Key, Row, RowExclusion
 from txn.protocol.protocols import protocol_key
 from txn.protocol.row import FAMILY
 from txn.protocol.statuses import PROTOCOLS, ProtocolName
 from txn.stores import open_store
-from txn.stores.base import Answers, Feature, Store
+from txn.stores.base import Feature, Store, StoreWrapper
 
 
-class ScopedStore:
+class ScopedStore(StoreWrapper):
     """The rows of another store that begin with a prefix; which ends in a byte below 0xff.
 
     tables: what is known of them already; they are not asked for, or made, again.
@@ -29,52 +31,15 @@ class ScopedStore:
     def __init__(
         self, inner: Store, prefix: bytes, tables: dict[bytes, Mapping[bytes, Family]]
     ) -> None:
+        super().__init__(inner)
         self.features: frozenset[Feature] = inner.features
-        self._inner = inner
         self._prefix = prefix
         self._tables = tables
 
-    def read(self, *groups: Collection[Key]) -> dict[Key, Cell | None]:
-        there = [[self._there(key) for key in keys] for keys in groups]
-        found = self._inner.read(*there)
-        return {key: found[self._there(key)] for keys in groups for key in keys}
-
-    def read_versions(self, keys: Collection[Key], count: int) -> dict[Key, list[Cell]]:
-        found = self._inner.read_versions([self._there(key) for key in keys], count)
-        return {key: found[self._there(key)] for key in keys}
-
-    def write(self, edits: Sequence[Edit], *, durable: bool = True, by_row: bool = False) -> None:
-        there = [edit._replace(key=self._there(edit.key)) for edit in edits]
-        self._inner.write(there, by_row=by_row)
-
-    def check_and_put(self, checks: Sequence[Check], *, durable: bool = True) -> list[bool]:
-        return self._inner.check_and_put([self._move(check) for check in checks])
-
-    def check_and_read(
-        self,
-        checks: Sequence[Check],
-        keys: Collection[Key],
-        stamps: Collection[Key] = (),
-        *,
-        durable: bool = True,
-    ) -> Answers:
-        answers, found, times = self._inner.check_and_read(
-            [self._move(check) for check in checks],
-            [self._there(key) for key in keys],
-            [self._there(key) for key in stamps],
-        )
-        return (
-            answers,
-            {key: found[self._there(key)] for key in keys},
-            {key: times[self._there(key)] for key in stamps},
-        )
-
-    def _move(self, check: Check) -> Check:
-        return check._replace(
-            key=self._there(check.key),
-            puts=tuple((self._there(key), value) for key, value in check.puts),
-            edits=tuple(edit._replace(key=self._there(edit.key)) for edit in check.edits),
-        )
+    def _around(self, name: str, items: tuple[Any, ...], call: Callable[[], Any]) -> Any:
+        assert isinstance(call, partial)
+        options = {each: value for each, value in call.keywords.items() if each != "durable"}
+        return _change_keys(call.func(*_change_keys(call.args, self._there), **options), self._here)
 
     def scan(
         self,
@@ -92,12 +57,6 @@ class ScopedStore:
         ):
             cells = {self._here(key): cell for key, cell in row.cells.items()}
             yield Row(row.row.removeprefix(self._prefix), cells)
-
-    def atomically(self, work: Callable[[], None]) -> None:
-        self._inner.atomically(work)
-
-    def list_tables(self) -> list[bytes]:
-        return self._inner.list_tables()
 
     def describe(self, table: bytes) -> Mapping[bytes, Family] | None:
         if table not in self._tables:
@@ -120,9 +79,6 @@ class ScopedStore:
         found = self._inner.find_splits(table, count, low, high)
         return [row.removeprefix(self._prefix) for row in found]
 
-    def compact(self, table: bytes, purge_before_ms: int) -> None:
-        self._inner.compact(table, purge_before_ms)
-
     def close(self) -> None:
         pass
 
@@ -131,6 +87,24 @@ class ScopedStore:
 
     def _here(self, key: Key) -> Key:
         return key._replace(row=key.row.removeprefix(self._prefix))
+
+
+def _change_keys(given: Any, change: Callable[[Key], Key]) -> Any:
+    """Change each key in arguments or in an answer of a store."""
+    match given:
+        case Key():
+            return change(given)
+        case dict():
+            return {_change_keys(k, change): _change_keys(v, change) for k, v in given.items()}
+        case tuple() if hasattr(given, "_fields"):
+            kind: Any = type(given)
+            return kind._make(_change_keys(each, change) for each in given)
+        case tuple():
+            return tuple(_change_keys(each, change) for each in given)
+        case list() | set() | frozenset() | KeysView():
+            return [_change_keys(each, change) for each in given]
+        case _:
+            return given
 
 
 class ServerClock(ManualClock):

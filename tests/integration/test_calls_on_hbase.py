@@ -10,8 +10,6 @@ from tests.integration.hbase import HBase
 
 @pytest.mark.parametrize("store", ["native", "gateway"])
 def test_no_path_makes_more_calls_than_the_figures_that_are_kept(hbase: HBase, store: str) -> None:
-    """The figures are those of servers in threads. So this also shows that a real HBase is asked
-    for the same."""
     calls.require_figures_of_this_python()
     uri = hbase.native if store == "native" else hbase.thrift2
     grown = calls.list_grown(calls.count_apart([store], {store: uri}), calls.load().counts)

@@ -20,13 +20,12 @@ from txn.testing.faulty import Reply
         ("native", "six-phase"),
         ("native", "fenced"),
         ("thrift1", "six-phase"),
-        ("thrift2", "six-phase"),
-        ("thrift2", "fenced"),
+        pytest.param(("thrift2", "six-phase"), marks=pytest.mark.long),
+        pytest.param(("thrift2", "fenced"), marks=pytest.mark.long),
     ],
     ids=" ".join,
 )
 def of_both(request: pytest.FixtureRequest, hbase: HBase) -> Iterator[Worlds]:
-    """Worlds through each gateway and without one, of each protocol that it can do."""
     with worlds(hbase, *request.param) as found:
         yield found
 
@@ -47,7 +46,6 @@ def test_whatever_call_fails_all_or_nothing_happens(reply: Reply) -> None:
 
 
 def test_a_gateway_that_repeats_requests_changes_nothing() -> None:
-    """It does so when a region server does not answer it, and tells the second answer."""
     shape = BY_NAME["once"]
     for call in run(shape).calls:
         for fault in faults(call):

@@ -63,7 +63,6 @@ def test_each_transaction_is_told_once_and_by_the_time_of_its_decision(
 
 
 def test_gateways_tell_the_same_and_are_told_of(hbase: HBase) -> None:
-    """Thrift 1 writes no time beside a decision: what it decides is told by its last status."""
     name = f"fed-{uuid.uuid4().hex[:8]}"
     with connect(hbase.native, table=name, transactions=f"{name}-txn") as engine:
         engine.ensure_table(name, ["d"])

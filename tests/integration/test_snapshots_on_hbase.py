@@ -3,7 +3,6 @@ transfers between few accounts."""
 
 from __future__ import annotations
 
-import os
 import uuid
 from collections import Counter
 from collections.abc import Iterator
@@ -28,7 +27,7 @@ ACCOUNTS = [f"{number:02}" for number in range(6)]
 TASKS = [b"", b"03", None]
 START = 100
 WRITERS = 4
-SNAPSHOTS = int(os.environ.get("TXN_SNAPSHOTS", "500"))
+SNAPSHOTS = 500
 BOUNDS = Bounds(0, 10_000)
 
 
@@ -104,6 +103,4 @@ def test_each_snapshot_of_hbase_has_all_the_money(hbase: HBase, protocol: Protoc
                     totals[sum(pool.map(task, pairwise(TASKS)))] += 1
                 except TxnError as error:
                     totals[type(error).__name__] += 1
-                if totals.total() % 20 == 0:
-                    print(dict(totals), flush=True)
     assert {total for total in totals if isinstance(total, int)} == {START * len(ACCOUNTS)}

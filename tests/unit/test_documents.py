@@ -21,7 +21,6 @@ def parsed(**parts: object) -> Request:
 
 
 def test_a_document_has_everything_that_a_request_has() -> None:
-    """Whatever a program can commit, an operator can."""
     assertions = [
         {"exact": TEXT, "value": "1"},
         {"greater": TEXT, "value": {"base64": "/w=="}},
@@ -49,18 +48,14 @@ def test_a_document_has_everything_that_a_request_has() -> None:
     )
 
 
-def test_a_key_may_be_an_object_of_its_parts() -> None:
-    """Programs that write documents need not know about escapes."""
+def test_a_key_may_be_an_object_and_a_text_is_taken_literally() -> None:
+    """Programs that write documents need not know about escapes; JSON has some of its own."""
     parts = {"table": "t", "row": {"base64": "AC8="}, "family": "f", "column": "a/b"}
-    assert parsed(mutations=[{"delete": parts}]).mutations == (
+    given = [{"delete": parts}, {"put": TEXT, "value": "\\x00"}]
+    assert parsed(mutations=given).mutations == (
         Delete(Key(b"\0/", "f", "a/b", "t")),
+        Mutation(KEY, b"\\x00"),
     )
-
-
-def test_a_text_is_taken_literally() -> None:
-    """JSON has escapes of its own; a second layer would change values."""
-    (mutation,) = parsed(mutations=[{"put": TEXT, "value": "\\x00"}]).mutations
-    assert mutation == Mutation(KEY, b"\\x00")
 
 
 @pytest.mark.parametrize(
@@ -87,22 +82,17 @@ def test_a_text_is_taken_literally() -> None:
     ],
 )
 def test_an_error_names_the_place(parts: dict[str, object], place: str) -> None:
-    """A document may have hundreds of mutations."""
     with pytest.raises(InvalidRequestError) as caught:
         parsed(**parts)
     assert place in str(caught.value)
 
 
-@pytest.mark.parametrize("text", ["", "{", "[]", "7", b"\xff"])
-def test_what_is_no_document_is_refused(text: str | bytes) -> None:
-    """It is the first mistake that people make."""
-    with pytest.raises(InvalidRequestError):
-        parse_request(text)
-
-
 @pytest.mark.parametrize("depth", [2_000, 100_000])
-def test_what_is_nested_too_deeply_is_refused(depth: int) -> None:
+def test_what_is_no_document_or_nested_too_deeply_is_refused(depth: int) -> None:
     """Some interpreters give up while they parse it, and some afterwards."""
+    for text in ("", "{", "[]", "7", b"\xff"):
+        with pytest.raises(InvalidRequestError):
+            parse_request(text)
     assertion = '{"not": ' * depth + f'{{"some": "{TEXT}"}}' + "}" * depth
     with pytest.raises(InvalidRequestError, match="nested too deeply limit=100"):
         parse_request(f'{{"assertions": [{assertion}]}}')
@@ -118,6 +108,5 @@ def test_what_is_nested_too_deeply_is_refused(depth: int) -> None:
     ],
 )
 def test_an_assertion_of_another_form_is_told_its_own(assertion: object, words: str) -> None:
-    """It was refused, with its name among those that are known."""
     with pytest.raises(InvalidRequestError, match=words):
         parsed(assertions=[assertion])

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from contextlib import suppress
 from dataclasses import replace
 
@@ -12,13 +11,12 @@ from recovery import Finding, Kind, LeftAlone, NothingToDo, Repaired, check, rep
 from recovery.findings import InGrace
 from recovery.fsck import delete_cells
 from recovery.inspect import explain
-from recovery.search import find
 from tests.unit.test_fsck import HOUR_MS, UNFINISHED, found, left_at, mended, put_column
 from tests.unit.worlds import TABLE, World, X, Y, Z
 from txn import Engine
 from txn.assertions import Some
 from txn.client.parts import PartsClient
-from txn.errors import ConflictError, DeadlineError, NotApplied, StoreError
+from txn.errors import DeadlineError
 from txn.model import Check, Edit, Mutation
 from txn.protocol.row import column
 from txn.protocol.statuses import ProtocolName, Status
@@ -28,7 +26,6 @@ from txn.testing.faulty import Call, Crash, Fault, FaultyStore, Reply, at
 
 
 def test_check_never_writes() -> None:
-    """An operator may run it anywhere, at any time, without thinking."""
     world = World()
     damaged = left_at(world, Status.LOCKED)
     world.engine.commit([Mutation(Z, b"1")], once="token")
@@ -45,108 +42,78 @@ def test_check_never_writes() -> None:
 
 
 def test_a_clean_store_costs_a_few_scans_a_table() -> None:
-    """Nothing is read row by row unless there is something to be found."""
+    """And progress is told of each row: those that are finished are not looked at."""
     world = World()
     for key in (X, Y, Z):
         world.engine.commit([Mutation(key, b"1")])
     counting = CountingStore(world.store)
-    context = replace(world.engine.context, store=counting)
-    assert list(check(context, scan=[TABLE])) == []
+    context, tables = replace(world.engine.context, store=counting), list[bytes]()
+    assert list(check(context, scan=[TABLE], on_row=tables.append)) == []
     # Whether it is there; which salt buckets there are; what is behind the young transactions, the
     # newest of them, those of its last minutes, whether there are older ones, and what is before
     # them; markers, the data table.
     assert counting.calls == {"describe": 1, "scan": 8}
-
-
-def test_progress_hears_of_each_row() -> None:
-    """A check of a large store must show that it gets on."""
-    world = World()
-    for key in (X, Y, Z):
-        world.engine.commit([Mutation(key, b"1")])
-    tables: list[bytes] = []
-    found(world, scan=[TABLE], retention_ms=0, on_row=tables.append)
-    assert tables == [b"txn"] * 4 + [TABLE] * 3  # the name of the protocol is a row as well
+    assert tables == [b"txn"] + [TABLE] * 3  # the name of the protocol is a row as well
     tables.clear()
-    found(world, scan=[TABLE], on_row=tables.append)
-    assert tables == [b"txn"] + [TABLE] * 3  # and finished ones are not looked at
-
-
-@pytest.mark.parametrize(("status", "kind", "end"), UNFINISHED)
-def test_repairing_twice_changes_nothing(status: Status, kind: Kind, end: Status) -> None:
-    """Two operators run fsck with the same list in hand."""
-    world = World()
-    left_at(world, status)
-    (finding,) = found(world, grace_ms=0)
-    repair(world.engine.context, finding)
-    before = list(world.store.scan(b"txn")), list(world.store.scan(TABLE))
-    assert isinstance(repair(world.engine.context, finding), NothingToDo)
-    assert (list(world.store.scan(b"txn")), list(world.store.scan(TABLE))) == before
+    found(world, scan=[TABLE], retention_ms=0, on_row=tables.append)
+    assert tables == [b"txn"] * 4 + [TABLE] * 3
 
 
 @pytest.mark.parametrize(("status", "kind", "end"), UNFINISHED)
 def test_two_repairs_at_once_come_to_the_same_end(status: Status, kind: Kind, end: Status) -> None:
-    """One runs whole between any two calls of the other."""
-    for number in count_until_done():
+    for number in range(1, 30):
         world = World()
         world.engine.commit([Mutation(X, b"1"), Mutation(Y, b"1")])
         left_at(world, status)
         (finding,) = found(world, grace_ms=0)
-        reached = repaired_twice_at_once(world, number, finding)
+        done: list[object] = []
+
+        def plan(
+            call: Call,
+            number: int = number,
+            world: World = world,
+            finding: Finding = finding,
+            done: list[object] = done,
+        ) -> Fault:
+            if call.number == number:
+                done.append(repair(world.engine.context, finding))
+            return Fault()
+
+        context = world.engine.context
+        repair(replace(context, store=FaultyStore(world.store, plan)), finding)
+        assert isinstance(repair(context, finding), NothingToDo)
         assert world.rows()[-1].status is end
         # A put that was overtaken by everything else leaves its tag, which is the scan's to find.
         assert set(mended(world, grace_ms=0, scan=[TABLE])) <= {Repaired("emptied")}
         assert summary(world.engine.context, [TABLE]).is_quiet
         expected = b"2" if end is Status.COMPLETE else b"1"
         assert (world.value(X), world.value(Y)) == (expected, expected)
-        if not reached:
+        if not done:
             return
+    raise AssertionError("a repair does not end")
 
 
-@pytest.mark.parametrize(("status", "kind", "end"), UNFINISHED)
-def test_a_repair_that_crashes_is_finished_by_the_next(
-    status: Status, kind: Kind, end: Status
-) -> None:
-    """The repairer is a client like any other."""
-    for number in count_until_done():
-        world = World()
-        left_at(world, status)
-        (finding,) = found(world, grace_ms=0)
-        store = FaultyStore(world.store, at({number: Fault(reply=Reply.CRASH)}))
-        try:
-            repair(replace(world.engine.context, store=store), finding)
-        except Crash:
-            mended(world, grace_ms=0, scan=[TABLE])
-            assert world.rows()[-1].status is end
-        else:
-            return
-
-
+@pytest.mark.parametrize("beats", [True, False])
 @pytest.mark.parametrize("status", [Status.LOCKED, Status.ASSERTED, Status.ABORTED])
-def test_an_owner_that_has_moved_on_is_left_in_peace(status: Status) -> None:
-    """The finding is old: its owner was only slow, and must not be aborted now."""
+def test_an_owner_that_has_moved_on_is_left_in_peace(status: Status, beats: bool) -> None:
+    """The finding is old: its owner was only slow, or has shown that it lives."""
     world = World()
     row_key = left_at(world, Status.WRITTEN)
     (finding,) = found(world, grace_ms=0)
     world.clock.advance(5)
-    key = column(b"txn", row_key, b"status")
-    world.store.check_and_put([Check(key, Status.WRITTEN.value, ((key, status.value),))])
-    assert isinstance(repair(world.engine.context, finding), NothingToDo | LeftAlone)
+    if beats:
+        put_column(world, row_key, b"beat", b"")
+        status = Status.WRITTEN
+    else:
+        key = column(b"txn", row_key, b"status")
+        world.store.check_and_put([Check(key, Status.WRITTEN.value, ((key, status.value),))])
+    result = repair(world.engine.context, finding)
+    assert isinstance(result, NothingToDo | LeftAlone)
+    assert not beats or result == NothingToDo("its owner has moved on")
     assert world.rows()[-1].status is status
 
 
-def test_a_beat_since_the_check_saves_the_owner() -> None:
-    """It waits for a lock, and has shown that it lives."""
-    world = World()
-    row_key = left_at(world, Status.WRITTEN)
-    (finding,) = found(world, grace_ms=0)
-    world.clock.advance(5)
-    put_column(world, row_key, b"beat", b"")
-    assert repair(world.engine.context, finding) == NothingToDo("its owner has moved on")
-    assert world.rows()[-1].status is Status.WRITTEN
-
-
 def test_an_owner_that_decides_at_the_last_moment_wins() -> None:
-    """Its decision and the abort are compare-and-set on one cell, and this time it is first."""
     world = World()
     row_key = left_at(world, Status.LOCKED)
     (finding,) = found(world, grace_ms=0)
@@ -164,57 +131,7 @@ def test_an_owner_that_decides_at_the_last_moment_wins() -> None:
     assert world.holder(X) == row_key
 
 
-def test_a_live_owner_that_is_aborted_writes_nothing() -> None:
-    """Without a grace fsck aborts the living as well: that costs them the attempt, never more."""
-    world = World()
-    repaired: list[object] = []
-
-    def plan(call: Call) -> Fault:
-        if call.method == "read" and not repaired:  # all is locked, nothing is decided
-            for finding in found(world, grace_ms=0):
-                repaired.append(repair(world.engine.context, finding))
-        return Fault()
-
-    client = world.client(FaultyStore(world.store, plan), seed=9)
-    client._backend._context = replace(client.context, policy=replace(world.policy, attempts=1))
-    with pytest.raises(ConflictError):
-        client.commit([Mutation(X, b"3"), Mutation(Y, b"3")])
-    assert repaired == [Repaired("rolled back")]
-    assert (world.value(X), world.value(Y)) == (None, None)
-    assert found(world, grace_ms=0, scan=[TABLE]) == []
-
-
-def test_a_row_that_the_scan_saw_before_it_moved_is_no_finding() -> None:
-    """The scan may be minutes behind when its page is judged."""
-    world = World()
-    left_at(world, Status.ASSERTED)
-    world.clock.advance(HOUR_MS)
-    scanned = list(world.store.scan(b"txn"))
-    mended(world)
-    behind = Behind(world.store, scanned)
-    context = replace(world.engine.context, store=behind)  # type: ignore[arg-type]
-    assert list(check(context)) == []
-
-
-class Behind:
-    """A store whose scans of more than one row answer what was there earlier."""
-
-    def __init__(self, inner: object, rows: list[object]) -> None:
-        self._inner, self._rows = inner, rows
-
-    def __getattr__(self, name: str) -> object:
-        return getattr(self._inner, name)
-
-    def scan(
-        self, table: bytes, start: bytes, stop: bytes | None, *args: object, **options: object
-    ) -> Iterator[object]:
-        if stop != start + b"\0":
-            return (row for row in self._rows if start <= row.row < (stop or b"\xff"))  # type: ignore[attr-defined]
-        return self._inner.scan(table, start, stop)  # type: ignore[attr-defined,no-any-return]
-
-
 def test_a_row_that_changed_since_is_not_deleted() -> None:
-    """A late duplicate of the first write may bring a deleted row back: it is undecided then."""
     world = World()
     row_key = world.engine.commit([Mutation(X, b"1")]).transaction
     (finding,) = found(world, retention_ms=0)
@@ -227,29 +144,7 @@ def test_a_row_that_changed_since_is_not_deleted() -> None:
     assert world.rows()[-1].status is Status.WRITTEN
 
 
-def test_a_store_that_does_not_answer_is_an_error_and_the_finding_stays() -> None:
-    """Nobody must read "repaired" where nothing was."""
-    world = World()
-    left_at(world, Status.ASSERTED)
-    (finding,) = found(world, grace_ms=0)
-    dead = FaultyStore(world.store, lambda call: Fault(frozenset(), Reply.NOT_APPLIED))
-    with pytest.raises(StoreError) as caught:
-        repair(replace(world.engine.context, store=dead), finding)
-    assert isinstance(caught.value, NotApplied)
-    assert [item.kind for item in found(world, grace_ms=0)] == [Kind.DECIDED]
-
-
-def test_the_reason_says_that_it_was_fsck() -> None:
-    """Its owner may come back and wonder."""
-    world = World()
-    row_key = left_at(world, Status.LOCKED)
-    mended(world, grace_ms=0)
-    assert "fsck" in (world.rows()[-1].reason or "")
-    assert list(find(world.engine.context, row_key)) == [row_key]
-
-
 def test_a_transaction_of_assertions_alone_is_finished_too() -> None:
-    """It has locks, and no tags or values."""
     world = World()
     world.put(X, b"1")
     left_at(world, Status.ASSERTED, [Some(X)], ())
@@ -258,33 +153,9 @@ def test_a_transaction_of_assertions_alone_is_finished_too() -> None:
     assert world.holder(X) == b""
 
 
-# ------------------------------------------------------------------------------- the tools
-
-
-def count_until_done() -> Iterator[int]:
-    """The numbers of the calls of a repair, which has fewer than these."""
-    yield from range(1, 30)
-    raise AssertionError("a repair does not end")
-
-
-def repaired_twice_at_once(world: World, number: int, finding: Finding) -> bool:
-    """Repair the finding, and before the call of this number repair it by another client; return
-    whether there was such a call."""
-    done: list[object] = []
-
-    def plan(call: Call) -> Fault:
-        if call.number == number:
-            done.append(repair(world.engine.context, finding))
-        return Fault()
-
-    repair(replace(world.engine.context, store=FaultyStore(world.store, plan)), finding)
-    return bool(done)
-
-
 @pytest.mark.parametrize("protocol", ["six-phase", "fenced"])
 @pytest.mark.parametrize("back", [status for status in Status if status is not Status.PART])
 def test_what_has_ended_is_not_ended_again(protocol: ProtocolName, back: Status) -> None:
-    """Its status was set back by hand; that it is complete is told by another cell."""
     world = World(protocol=protocol)
     done = world.engine.commit([Mutation(X, b"1"), Mutation(Y, b"1")])
     status = column(b"txn", done.transaction, b"status")
@@ -296,7 +167,6 @@ def test_what_has_ended_is_not_ended_again(protocol: ProtocolName, back: Status)
 
 
 def test_a_repair_that_changes_nothing_says_so() -> None:
-    """What somebody has put or deleted at a later time hides what is put in its place."""
     world = World(protocol="fenced")
     row_key = world.engine.commit([Mutation(X, b"1"), Mutation(Y, b"1")]).transaction
     at_ms = world.clock.wall_ms() + 60_000
@@ -330,8 +200,7 @@ def test_a_deletion_that_stops_leaves_no_decision(one_cell: bool) -> None:
 
 @pytest.mark.parametrize("protocol", ["six-phase", "fenced"])
 def test_a_living_job_may_be_silent_for_its_lock_ttl(protocol: ProtocolName) -> None:
-    """Its heartbeats come three times in that time. A part goes by its transaction's, also if a
-    worker of less patience wrote it: neither fsck nor a client that meets its lock aborts it."""
+    """A part goes by its transaction's heartbeats, also if a worker of less patience wrote it."""
     hurried = World(protocol=protocol)
     patient = replace(hurried.policy, lock_ttl_ms=240_000)
     owner = PartsClient(Engine(hurried.store, table=TABLE, policy=patient, clock=hurried.clock))

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import replace
-from typing import Any
+from itertools import count
 
 import pytest
 
@@ -23,7 +23,7 @@ from txn.reading import instants
 from txn.reading.feed import Bounds, ChangesLostError, refuse_rowless
 from txn.reading.instants import Instant, find_instant, restore_rows
 from txn.spans import Span
-from txn.testing.faulty import FaultyStore
+from txn.testing.faulty import Call, Fault, FaultyStore
 
 BOUNDS = Bounds(0, lateness_ms=60_000)
 SPAN = Span(TABLE)
@@ -55,48 +55,32 @@ def test_later_puts_and_deletes_are_taken_back(world: World) -> None:
     instant = plan(world.engine)
     assert read(world.engine, instant) == {b"x": b"1", b"y": b"1"}
     world.engine.commit([Mutation(X, b"2"), Mutation(Z, b"2")])
-    world.engine.commit([Mutation(X, b"3")])
+    with pytest.raises(AssertionFailedError):
+        world.engine.commit([Mutation(X, b"2")], [~Some(Z)])
+    world.engine.commit([Mutation(X, b"3"), Mutation(X._replace(column=b"other"), b"2")])
     world.engine.commit([Delete(Z)])
     for client in (world.engine, world.client()):
         assert read(client, instant) == {b"x": b"1", b"y": b"1"}
-    assert read(world.engine, plan(world.engine)) == {b"x": b"3", b"y": b"1"}
-
-
-def test_rows_that_were_read_before_their_change_are_right_as_they_are(world: World) -> None:
-    """The task learns of the change, and has the version that it replaced."""
-    held = stopped_at(world, Status.WRITTEN, Z)
-    instant = plan(world.engine)
-    assert instant.undecided == {held}
-    rows = list(world.engine.backend.scan(SPAN))
-    world.engine.commit([Mutation(X, b"2")])
-    restored = list(restore_rows(world.engine.context, [SPAN], instant, rows))
-    assert [row for row in restored if row.cells] == [row for row in rows if row.cells]
+    span = Span(TABLE, b"x", b"z", frozenset({(b"d", b"x")}))
+    assert read(world.engine, instant, span) == {b"x": b"1", b"y": b"1"}
+    assert read(world.engine, plan(world.engine), span) == {b"x": b"3", b"y": b"1"}
 
 
 def test_a_value_that_the_store_does_not_show_fails_the_read(world: World) -> None:
-    """A delete marker hides the versions before it, and a family keeps so many."""
     instant = plan(world.engine)
     world.engine.commit([Delete(X)])
     with pytest.raises(ConflictError, match=r"keep more VERSIONS.*b'x'"):
         read(world.engine, instant)
     assert read(world.engine, instant, Span(TABLE, b"y")) == {b"y": b"1"}
+    with pytest.raises(ConflictError, match=r"b'x'"):  # also where the scan shows no such row
+        list(restore_rows(world.engine.context, [SPAN], instant, [Row(b"y", {})]))
     for number in range(5):
         world.engine.commit([Mutation(Y, b"%d" % number)])
     with pytest.raises(ConflictError, match=r"keep more VERSIONS.*b'y'"):
         read(world.engine, instant, Span(TABLE, b"y"))
 
 
-def test_a_row_that_is_gone_is_missed(world: World) -> None:
-    """Even where the scan does not show that there was one."""
-    instant = plan(world.engine)
-    world.engine.commit([Delete(X)])
-    rows = [Row(b"y", {})]
-    with pytest.raises(ConflictError, match=r"b'x'"):
-        list(restore_rows(world.engine.context, [SPAN], instant, rows))
-
-
 def test_rows_are_restored_in_chunks(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Each looks for the changes since its rows were read."""
     instant = plan(world.engine)
     world.engine.commit([Mutation(X, b"2")])
 
@@ -113,35 +97,7 @@ def test_rows_are_restored_in_chunks(world: World, monkeypatch: pytest.MonkeyPat
     assert [[cell.value for cell in row.cells.values()] for row in rows] == [[b"1"], [b"1"]]
 
 
-def test_many_spans_cost_one_look(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
-    """A condition such as `id IN (..)` gives a task a span for each value, and a look reads the
-    rows of all transactions of an hour. What lies between the spans is nobody's."""
-    instant = plan(world.engine)
-    world.engine.commit([Mutation(X, b"2"), Delete(Y), Mutation(Z, b"2")])
-    looks: list[object] = []
-    look = instants.LaterChanges._read_changes
-    monkeypatch.setattr(
-        instants.LaterChanges, "_read_changes", lambda self: (looks.append(self), look(self))
-    )
-    names = [b"a", b"x", b"x2", b"z"]
-    spans = [Span(TABLE, name, name + b"\0") for name in names]
-    found = [row for span in spans for row in world.engine.backend.scan(span)]
-    rows = list(restore_rows(world.engine.context, spans, instant, found))
-    assert [(row.row, len(row.cells)) for row in rows] == [(b"x", 1), (b"z", 0)]
-    assert [cell.value for cell in rows[0].cells.values()] == [b"1"]
-    assert len(looks) == 1
-
-
-def test_only_changes_of_the_span_count(world: World) -> None:
-    """Other columns, rows and tables may have lost their versions."""
-    instant = plan(world.engine)
-    world.engine.commit([Mutation(X._replace(column=b"other"), b"2"), Mutation(Z, b"2")])
-    span = Span(TABLE, b"x", b"z", frozenset({(b"d", b"x")}))
-    assert read(world.engine, instant, span) == {b"x": b"1", b"y": b"1"}
-
-
 def test_what_is_undecided_at_the_instant_comes_after_it(world: World) -> None:
-    """However early the server dates its decision, and however old its row is."""
     held = stopped_at(world, Status.WRITTEN)
     world.clock.advance(10 * BOUNDS.lateness_ms)
     instant = plan(world.engine)
@@ -172,8 +128,7 @@ def test_a_long_transaction_that_decides_later_is_taken_back(
 
 @pytest.mark.parametrize("protocol", PROTOCOLS)
 def test_ranges_are_validated_before_the_decision(protocol: ProtocolName) -> None:
-    """Somebody who adds to a range after the look comes later, and may decide first. So between the
-    look and the decision there is no instant."""
+    """Who adds to a range after the look comes later, and may decide first: there is no instant."""
     world = Stage(protocol=protocol)
 
     def check_and_write(engine: Engine) -> object:
@@ -212,7 +167,6 @@ def test_ranges_are_validated_before_the_decision(protocol: ProtocolName) -> Non
 def test_who_validates_has_its_place_before_its_decision(
     status: Status, mark: bytes | None, placed_ms: int
 ) -> None:
-    """After it came to the status from which on readers wait for it."""
     row_key, times = new_row_key(5, 1), {Status.WRITTEN: 10, Status.LOCKED: 20, Status.ASSERTED: 30}
     cells = {each.at: Cell(b"", at_ms) for each, at_ms in times.items()}
     cells |= {b"status": Cell(status.value, 1)}
@@ -223,17 +177,7 @@ def test_who_validates_has_its_place_before_its_decision(
     assert found == (row_key, at_ms, status.is_decided, placed_ms)
 
 
-def test_aborted_transactions_have_no_place(world: World) -> None:
-    """They are on neither side, so they are in nobody's way."""
-    instant = plan(world.engine)
-    with pytest.raises(AssertionFailedError):
-        world.engine.commit([Mutation(X, b"2"), Mutation(Z, b"2")], [Some(Z)])
-    assert plan(world.engine).covered == instant.covered
-    assert read(world.engine, instant) == {b"x": b"1", b"y": b"1"}
-
-
 def test_decisions_without_a_time_count_when_they_were_seen(rows_for_all: None) -> None:
-    """Through Thrift 1: a row tells when it was complete, and a decided one tells nothing."""
     world = Stage(one_cell=True)
     x = stage_key("x")
     world.engine().commit([Mutation(x, b"1")])
@@ -257,22 +201,16 @@ class StepByStep(FaultyStore):
     features = frozenset({"multi_cell_check", "row_mutations", "describe"})
 
 
-class Between:
-    """A store that lets something happen before each mark is written, at most so many times."""
+def beside_marks(world: World, work: Callable[[], object], most: int) -> Context:
+    """Let something happen before each mark is written, at most so many times."""
+    left = [work] * most
 
-    def __init__(self, inner: Any, work: Any, most: int) -> None:
-        self._inner = inner
-        self._work = work
-        self._left = most
+    def plan(call: Call) -> Fault:
+        if call.method == "write" and any(item.value is not None for item in call.items) and left:  # type: ignore[union-attr]
+            left.pop()()
+        return Fault()
 
-    def __getattr__(self, name: str) -> Any:
-        return getattr(self._inner, name)
-
-    def write(self, edits: list[Edit], **options: Any) -> None:
-        if self._work and edits and edits[0].value is not None and self._left:
-            self._left -= 1
-            self._work()
-        self._inner.write(edits, **options)
+    return replace(world.engine.context, store=FaultyStore(world.store, plan))
 
 
 def test_what_decides_beside_a_mark_costs_a_round(world: World) -> None:
@@ -281,35 +219,25 @@ def test_what_decides_beside_a_mark_costs_a_round(world: World) -> None:
     def commit() -> None:
         world.client(seed=len(world.rows()) + 7).commit([Mutation(X, b"2")])
 
-    context = world.engine.context
-    beside = replace(context, store=Between(context.store, commit, 1))
-    instant = find_instant(beside, BOUNDS)
+    instant = find_instant(beside_marks(world, commit, 1), BOUNDS)
     assert read(world.engine, instant)[b"x"] == b"2"
-    always = replace(context, store=Between(context.store, commit, 1_000))
     with pytest.raises(ConflictError, match="decide too often"):
-        find_instant(always, BOUNDS)
+        find_instant(beside_marks(world, commit, 1_000), BOUNDS)
 
 
 def test_the_time_that_an_owner_chose_proves_nothing(rows_for_all: None) -> None:
-    """The server never dates a decision before the row. An owner whose clock is ahead decides
-    before the instant with a time after it."""
+    """An owner whose clock is ahead decides before the instant with a time after it."""
     world = World(protocol="fenced")
     world.engine.commit([Mutation(X, b"1")])
-    ahead = ManualClock(world.clock.wall_ms() + 30_000)
-
-    def commit() -> None:
-        Engine(StepByStep(world.store), clock=ahead).commit([Mutation(X, b"2")])
-
-    context = world.engine.context
-    instant = find_instant(replace(context, store=Between(context.store, commit, 1)), BOUNDS)
-    assert read(world.engine, instant) == {b"x": b"2"}
+    owner = Engine(StepByStep(world.store), clock=ManualClock(world.clock.wall_ms() + 30_000))
+    context = beside_marks(world, lambda: owner.commit([Mutation(X, b"2")]), 1)
+    assert read(world.engine, find_instant(context, BOUNDS)) == {b"x": b"2"}
 
 
 def test_what_begins_after_a_mark_needs_no_time(
     rows_for_all: None, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """An owner whose clock is ahead leaves no time that counts. The listing after the mark has not
-    found its row, so busy clients with such clocks cost no tries."""
+    """Its row was not listed, so busy owners whose clocks are ahead cost no tries."""
     world = World(protocol="fenced")
     ahead = ManualClock(world.clock.wall_ms() + 30_000)
     look, looks = instants._list_recent, []
@@ -339,78 +267,43 @@ def test_a_decision_that_a_mark_follows_is_not_after_it() -> None:
     assert not instants._is_certain(instant, later._replace(low_ms=6), seen._replace(at_ms=11))
 
 
-def test_a_clock_that_was_set_back_is_noticed(world: World) -> None:
-    """What decides later seems to have decided before the instant."""
-    instant = plan(world.engine)
-    world.clock.set_wall_ms(world.clock.wall_ms() - 500)
-    world.client(seed=5).commit([Mutation(X, b"2")])
-    with pytest.raises(ChangesLostError, match="set back"):
-        read(world.engine, instant)
-
-
-def test_rows_that_are_gone_are_noticed(world: World) -> None:
-    """Nobody can tell what else is not there any more."""
+@pytest.mark.parametrize("reason", ["set back", "deleted", "older than"])
+def test_what_cannot_be_told_any_more_is_noticed(world: World, reason: str) -> None:
+    """What decides by a clock that was set back seems to have decided before the instant; nobody
+    can tell what else is gone; and a snapshot expires before the rows do that it goes by."""
     row_key = world.engine.commit([Mutation(Z, b"1")]).transaction
     world.clock.advance(10)
     instant = plan(world.engine)
-    (row,) = [row for row in world.store.scan(b"txn") if row.row == row_key]
-    world.store.write([Edit(key, None, cell.timestamp) for key, cell in row.cells.items()])
-    with pytest.raises(ChangesLostError, match="deleted"):
-        read(world.engine, instant)
-
-
-def test_a_snapshot_expires_before_its_rows_do(world: World) -> None:
-    """Those that tell what was replaced."""
-    instant = plan(world.engine)
-    world.clock.advance(BOUNDS.retention_ms)
-    with pytest.raises(ChangesLostError, match="older than"):
+    if reason == "set back":
+        world.clock.set_wall_ms(world.clock.wall_ms() - 500)
+        world.client(seed=5).commit([Mutation(X, b"2")])
+    elif reason == "deleted":
+        (row,) = world.store.scan(b"txn", row_key, row_key + b"\0")
+        world.store.write([Edit(key, None, cell.timestamp) for key, cell in row.cells.items()])
+    else:
+        world.clock.advance(BOUNDS.retention_ms)
+    with pytest.raises(ChangesLostError, match=reason):
         read(world.engine, instant)
 
 
 def test_each_region_is_marked_by_its_server(world: World) -> None:
     """A transaction is compared with the mark of its own region; marks do not stay."""
-    store = world.store
-
-    class Divided(Between):
-        def find_splits(self, *_: object) -> list[bytes]:
-            return [b"transaction.5"]
-
-    divided = Divided(store, None, 0)
-    context = replace(world.engine.context, store=divided)
+    store = FaultyStore(world.store)
+    store.find_splits = lambda *_: [b"transaction.5"]  # type: ignore[method-assign]
+    context = replace(world.engine.context, store=store)
     instant = find_instant(context, BOUNDS)
     assert instant.splits == (b"transaction.5",) and len(instant.marks) == 2
     marked = replace(instant, marks=(1, 2))
     assert [marked.find_mark(row) for row in (b"transaction.1", b"transaction.7")] == [1, 2]
-    assert not [row for row in store.scan(b"txn") if row.row.endswith(b"\0clock")]
+    assert not [row for row in world.store.scan(b"txn") if row.row.endswith(b"\0clock")]
 
-    class Dividing(Between):
-        def find_splits(self, *_: object) -> list[bytes]:
-            self._left += 1
-            return [b"transaction.%d" % self._left]
-
+    numbers = count()
+    store.find_splits = lambda *_: [b"transaction.%d" % next(numbers)]  # type: ignore[method-assign]
     with pytest.raises(NotApplied, match="have changed"):
-        find_instant(replace(context, store=Dividing(store, None, 0)), BOUNDS)
-
-
-def test_a_row_without_a_status_that_shows_a_decision_is_no_riddle(world: World) -> None:
-    """Its decision has a time, whatever became of its status."""
-    row_key = world.engine.commit([Mutation(Z, b"1")]).transaction
-    status = column(b"txn", row_key, b"status")
-    cell = world.store.read([status])[status]
-    assert cell is not None
-    world.store.write([Edit(status, None, cell.timestamp)])
-    world.clock.advance(10)
-    assert plan(world.engine).covers(
-        next(
-            each
-            for each in instants._list_placements(world.engine.context, 0)
-            if each.row_key == row_key
-        )
-    )
+        find_instant(context, BOUNDS)
 
 
 def test_transactions_without_a_row_are_refused_unless_said_so(world: World) -> None:
-    """Nobody can take them back."""
     apart = Engine(StepByStep(world.store)).context
     refuse_rowless(apart, is_known=True)
     if world.protocol == "fenced":

@@ -27,7 +27,6 @@ def sources(*folders: str) -> Iterator[Path]:
 
 
 def test_no_line_has_a_value_of_a_cell(caplog: pytest.LogCaptureFixture) -> None:
-    """Logs go to where cells must not go. Each level is told of something here."""
     caplog.set_level(logging.DEBUG)
     world = World()
     holder = stopped_at(world, Status.ASSERTED, value=SECRET.encode())
@@ -64,7 +63,6 @@ def test_no_line_has_a_value_of_a_cell(caplog: pytest.LogCaptureFixture) -> None
 
 
 def test_each_logger_is_in_the_table() -> None:
-    """Who sets levels has to know the names."""
     table = (ROOT / "docs" / "observing.md").read_text().split("## The log\n")[1]
     named = set(re.findall(r"`(txn[\w.]*)`", table))
     for path in sources("txn", "recovery"):
@@ -74,7 +72,6 @@ def test_each_logger_is_in_the_table() -> None:
 
 
 def test_the_library_sets_up_no_handler() -> None:
-    """Where lines go, and which, is the program's to say; these two are programs."""
     found = {
         f"{path.relative_to(ROOT)}: {call}"
         for path in sources("txn", "recovery")

@@ -1,23 +1,27 @@
-"""Transactions in parts, from the side of those who write them, and of those who come by."""
+"""Transactions in parts: from the side of those who write them, of those who come by, and asked
+again, meddled with, or met at bad moments."""
 
 from __future__ import annotations
 
-import threading
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
 from itertools import product
-from typing import get_args
+from typing import Any, get_args
 
 import pytest
 
-from recovery import LeftAlone, check, explain, repair
-from tests.simulation.puppets import checks
+from recovery import Kind, LeftAlone, Repaired, check, explain, repair
+from recovery.purge import purge_row
+from recovery.scan import whole_row
+from tests.simulation.puppets import Puppet, asks_for, checks, puts, when
 from tests.simulation.world import World, key
 from tests.unit.parted import X, Y, Z, make_client, open_rows, row_of, values
 from tests.unit.worlds import POLICY
 from txn import (
     AbortedError,
     AssertionFailedError,
+    Cell,
+    CommitOutcomeUnknown,
     ConflictError,
     CorruptRowError,
     Delete,
@@ -32,25 +36,29 @@ from txn import (
     StoreError,
 )
 from txn.client.parts import PartsClient
-from txn.errors import StoreClosedError
+from txn.errors import NotApplied
 from txn.events import Event, WorkFailed
 from txn.model import Edit
-from txn.protocol.codec import OPEN, Buffer, Plan, decode_child_counts, encode_child_counts
+from txn.protocol.codec import Buffer, Plan
+from txn.protocol.commit import prepare
+from txn.protocol.recovery import roll_forward
 from txn.protocol.row import (
     RowState,
     TransactionRow,
     child_key,
     column,
     follow,
-    is_row_key,
-    parent_of,
-    status_key,
+    read_rows,
 )
 from txn.protocol.statuses import ProtocolName, Status
-from txn.testing.faulty import NO_FAULT, Call, Fault
+from txn.protocol.transaction import load_transaction
+from txn.testing.faulty import NO_FAULT, Call, Fault, FaultyStore, Reply
 
 pytestmark = pytest.mark.fast
 W = Key("x", "d", "w", "rows")
+PUT_X = [Mutation(X, "1")]
+WHOLE = b"transaction.1700000000000." + b"0" * 32
+both = pytest.mark.parametrize("protocol", get_args(ProtocolName))
 
 
 @pytest.fixture(params=product(get_args(ProtocolName), (1, 100)), ids=str)
@@ -64,8 +72,34 @@ def client(engine: Engine) -> PartsClient:
     return make_client(engine)
 
 
+def write_two(client: PartsClient) -> tuple[bytes, int]:
+    """Write two parts, of X and of Y."""
+    transaction = client.begin()
+    times = [client.write(transaction, 0, n, [Mutation(k, "1")]) for n, k in enumerate((X, Y))]
+    return transaction, max(times)
+
+
+def decide_two(client: PartsClient) -> bytes:
+    """Write two parts, decide them, and leave the rest to others."""
+    transaction, newest = write_two(client)
+    client.commit(transaction, [2], newest, ack="decided")
+    return transaction
+
+
+def damage(engine: Engine, row_key: bytes, name: bytes, value: bytes | None) -> Callable[[], None]:
+    """Replace a cell of a row; return what puts it back."""
+    store, cell_key = engine.context.store, column(b"txn", row_key, name)
+    cell = store.read([cell_key])[cell_key]
+    at_ms = engine.context.clock.wall_ms() + 50
+    store.write([Edit(cell_key, value, at_ms)])
+    return lambda: store.write([Edit(cell_key, cell and cell.value, at_ms + 1)])
+
+
+def mend(engine: Engine) -> list[object]:
+    return [repair(engine.context, each) for each in list(check(engine.context, grace_ms=0))]
+
+
 def test_parts_commit_together(engine: Engine, client: PartsClient) -> None:
-    """The whole use: one begins, several write, one commits."""
     engine.commit([Mutation(Y, "old")])
     transaction = client.begin(labels={"job": "night"})
     times = [
@@ -84,30 +118,6 @@ def test_parts_commit_together(engine: Engine, client: PartsClient) -> None:
     assert not list(check(engine.context, grace_ms=0, scan=[b"rows"]))
 
 
-def test_a_transaction_and_its_parts_are_in_a_bucket_of_the_engine(
-    engine: Engine, client: PartsClient
-) -> None:
-    """Its row is spread as any other, and the rows of its parts follow right behind it."""
-    begun = [client.begin() for _ in range(50)]
-    salt_buckets = engine.context.salt_buckets
-    if salt_buckets == 1:
-        assert all(each.startswith(b"transaction.") for each in begun)
-    else:
-        assert len({each[:3] for each in begun}) > 10
-    for number, each in enumerate(begun):
-        assert is_row_key(each) and parent_of(child_key(each, 0, number)) == each
-        client.write(each, 0, 0, [Mutation(Key(f"{number}", "d", "v", "rows"), "1")])
-    rows = [row.row for row in engine.context.store.scan(b"txn") if is_row_key(row.row)]
-    assert rows == [row for each in sorted(begun) for row in (each, child_key(each, 0, 0))]
-    for each in begun:
-        client.commit(each, [1], 0, ack="decided")
-    findings = list(check(engine.context, grace_ms=0))
-    assert {found.transaction for found in findings} == set(rows)
-    assert all(repair(engine.context, found) for found in findings)
-    assert {engine.outcome(each) for each in begun} == {Outcome.COMMITTED}
-    assert not list(check(engine.context, grace_ms=0, scan=[b"rows"]))
-
-
 def test_a_part_may_be_written_again(engine: Engine, client: PartsClient) -> None:
     """By the copy of a task, or by one that runs in the place of one that died."""
     transaction = client.begin()
@@ -121,9 +131,8 @@ def test_a_part_may_be_written_again(engine: Engine, client: PartsClient) -> Non
 
 
 def test_a_token_commits_once(engine: Engine, client: PartsClient) -> None:
-    """A job that is run again is told of the first one, by whichever step finds it."""
     first = client.begin(once="job")
-    done = client.commit(first, [1], client.write(first, 0, 0, [Mutation(X, "1")]))
+    done = client.commit(first, [1], client.write(first, 0, 0, PUT_X))
     found = client.find_committed("job")
     assert found is not None and (found.transaction, found.repeated) == (first, True)
     assert found.timestamp == done.timestamp
@@ -140,9 +149,8 @@ def test_a_token_commits_once(engine: Engine, client: PartsClient) -> None:
 def test_a_false_assertion_is_told_and_leaves_the_rest_to_the_caller(
     engine: Engine, client: PartsClient
 ) -> None:
-    """Who writes parts says what becomes of the whole."""
     transaction = client.begin()
-    client.write(transaction, 0, 0, [Mutation(X, "1")])
+    client.write(transaction, 0, 0, PUT_X)
     with pytest.raises(AssertionFailedError):
         client.write(transaction, 1, 0, [Mutation(Y, "1")], [Some(Y)])
     assert client.abort(transaction, "not so")
@@ -151,96 +159,60 @@ def test_a_false_assertion_is_told_and_leaves_the_rest_to_the_caller(
     assert not list(check(engine.context, grace_ms=0, scan=[b"rows"]))
     for late in (
         lambda: client.write(transaction, 0, 1, [Mutation(Z, "1")]),
-        lambda: client.write(transaction, 0, 0, [Mutation(X, "1")]),
+        lambda: client.write(transaction, 0, 0, PUT_X),
         lambda: client.commit(transaction, [1], 1),
     ):
         with pytest.raises(AbortedError, match=r"over|aborted"):
             late()
-    for finding in check(engine.context, grace_ms=0):
-        repair(engine.context, finding)
+    mend(engine)
     assert values(engine, X, Y, Z) == [b"2", b"2", None]
 
 
-def test_a_part_waits_for_a_time_only(engine: Engine, client: PartsClient) -> None:
-    """It holds other keys meanwhile, and whoever has this one may wait for those."""
-    first, second = client.begin(), client.begin()
-    client.write(first, 0, 0, [Mutation(X, "1")])
-    with pytest.raises((AbortedError, ConflictError)):
-        client.write(second, 0, 0, [Mutation(X, "2"), Mutation(Y, "2")])
-    assert client.abort(second, "no")
-    client.commit(first, [1], 0)
-    assert values(engine, X, Y) == [b"1", None]
-
-
-def test_parts_that_share_a_key_are_told_at_once(engine: Engine) -> None:
+def test_parts_that_share_a_key_or_a_lock_are_told_at_once(engine: Engine) -> None:
     """A row key that comes twice in a data frame is not waited for: it would never be let go."""
-    client = PartsClient(engine, wait_ms=3_600_000)
+    client, locks_rows = PartsClient(engine, wait_ms=3_600_000), engine.context.rules.locks_rows
     transaction = client.begin()
-    client.write(transaction, 0, 0, [Mutation(X, "1")])
-    with pytest.raises(InvalidRequestError, match="two parts") as told:
-        client.write(transaction, 1, 0, [Mutation(X, "2")])
-    assert "part-00000-00000" in str(told.value)
-    assert client.abort(transaction, "its rows are not told apart")
-
-
-def test_parts_that_share_a_lock_are_told_what_it_is_of(engine: Engine) -> None:
-    """In a fenced database a lock is of a row and family: the two have no key in common."""
-    client = PartsClient(engine, wait_ms=3_600_000)
-    transaction = client.begin()
-    client.write(transaction, 0, 0, [Mutation(X, "1")])
-    if engine.context.rules.locks_rows:
+    client.write(transaction, 0, 0, PUT_X)
+    if locks_rows:
         with pytest.raises(InvalidRequestError, match="a row and family in common"):
             client.write(transaction, 1, 0, [Mutation(W, "2")])
-    with pytest.raises(InvalidRequestError, match=" in common") as told:
+    with pytest.raises(InvalidRequestError, match=r"two parts.* in common") as told:
         client.write(transaction, 1, 1, [Mutation(X, "2")])
-    assert ("a key in common" in str(told.value)) is not engine.context.rules.locks_rows
+    assert "part-00000-00000" in str(told.value)
+    assert ("a key in common" in str(told.value)) is not locks_rows
+    assert client.abort(transaction, "its rows are not told apart")
 
 
 def test_what_was_decided_is_not_aborted(engine: Engine, client: PartsClient) -> None:
     """Spark aborts a job whose commit was answered too late."""
     transaction = client.begin()
-    newest = client.write(transaction, 0, 0, [Mutation(X, "1")])
+    part = child_key(transaction, 0, 0)
+    newest = client.write(transaction, 0, 0, PUT_X)
     done = client.commit(transaction, [1], newest, ack="decided")
     assert not done.complete
     assert not client.abort(transaction, "too late")
     assert values(engine, X) == [b"1"]
     engine.commit([Mutation(X, "2")], [Exact(X, "1")])  # who meets the part finishes it
-    assert row_of(engine, child_key(transaction, 0, 0)).status is Status.COMPLETE
+    assert row_of(engine, part).status is Status.COMPLETE
     assert row_of(engine, transaction).status is Status.ASSERTED
-    for finding in check(engine.context, grace_ms=0):
-        repair(engine.context, finding)
+    expired = check(engine.context, grace_ms=10**9, retention_ms=0)
+    assert part not in {finding.transaction for finding in expired}
+    mend(engine)
     assert row_of(engine, transaction).status is Status.COMPLETE
     assert values(engine, X) == [b"2"]
 
 
 def test_a_lease_that_ran_out_aborts_all_parts(engine: Engine, client: PartsClient) -> None:
     """Its owner is dead, and nobody else may decide."""
-    transaction = client.begin()
-    client.write(transaction, 0, 0, [Mutation(X, "1")])
-    client.write(transaction, 0, 1, [Mutation(Y, "1")])
+    transaction, newest = write_two(client)
+    second = child_key(transaction, 0, 1)
     engine.commit([Mutation(X, "other")])
     assert row_of(engine, transaction).status is Status.ABORTED
-    assert row_of(engine, child_key(transaction, 0, 1)).state is RowState.ABORTING
-    engine.commit([Mutation(Y, "other")])
-    assert row_of(engine, child_key(transaction, 0, 1)).status is Status.ABORTED
-
-
-def test_beats_keep_it_alive(engine: Engine, client: PartsClient) -> None:
-    """Of whichever task: they are in the row of the whole."""
-    transaction = client.begin()
-    client.write(transaction, 0, 0, [Mutation(X, "1")])
-    before = row_of(engine, transaction).heartbeat
-    client.heartbeat(transaction)
-    assert row_of(engine, transaction).heartbeat > before
-    lease = replace(engine.context.policy, lock_ttl_ms=30)
-    quick = PartsClient(engine)
-    quick._context = replace(engine.context, policy=lease)
-    with quick.sending_heartbeats(transaction):
-        seen = row_of(engine, transaction).heartbeat
-        engine.context.clock.sleep_ms(5)
-        while row_of(engine, transaction).heartbeat == seen:
-            pass
-    client.commit(transaction, [1], 0)
+    assert row_of(engine, second).state is RowState.ABORTING
+    with pytest.raises(ConflictError):
+        client.commit(transaction, [2], newest)
+    assert row_of(engine, second).status is Status.ABORTED
+    assert not list(check(engine.context, grace_ms=0, scan=[b"rows"]))
 
 
 @pytest.mark.parametrize("error", [StoreError("away"), ZeroDivisionError("odd")], ids=repr)
@@ -269,78 +241,66 @@ def test_beating_goes_on_after_any_error(
     assert told.count(WorkFailed("send heartbeat")) == 3
 
 
-def test_beating_ends_with_a_closed_store(client: PartsClient) -> None:
-    """There is nothing left to beat in, and no thread is left."""
-    came = threading.Event()
-
-    def fail(transaction: bytes) -> None:
-        came.set()
-        raise StoreClosedError("closed")
-
-    client._context = replace(client._context, policy=replace(POLICY, lock_ttl_ms=3))
-    client.heartbeat = fail  # type: ignore[method-assign]
-    with client.sending_heartbeats(client.begin()):
-        assert came.wait(5)
-        for each in threading.enumerate():
-            if each.name == "txn-beat":
-                each.join(5)
-                assert not each.is_alive()
-
-
-def test_too_many_parts_are_refused(client: PartsClient) -> None:
-    """A row key has five digits for each number."""
+def test_counts_and_numbers_have_limits(engine: Engine, client: PartsClient) -> None:
+    """A row key has five digits for a number, so there may be 100,000 parts of a task."""
     transaction = client.begin()
     for task, number in ((100_000, 0), (0, 100_000), (-1, 0)):
         with pytest.raises(InvalidRequestError):
-            client.write(transaction, task, number, [Mutation(X, "1")])
+            client.write(transaction, task, number, PUT_X)
+    newest = client.write(transaction, 0, 99_999, PUT_X)
+    for counts in ([-1], [100_001], ["2"], [0] * 100_001):
+        with pytest.raises(InvalidRequestError):
+            client.commit(transaction, counts, newest)  # type: ignore[arg-type]
+    client.commit(transaction, [100_000], newest, ack="decided")
+    assert row_of(engine, transaction).parts == (100_000,)
+    assert values(engine, X) == [b"1"]
 
 
 def test_a_part_that_does_not_decode_keeps_its_transaction(
     engine: Engine, client: PartsClient
 ) -> None:
     """Nobody knows what it would write: so the whole is not told to be complete."""
-    transaction = client.begin()
-    newest = client.write(transaction, 0, 0, [Mutation(X, "1")])
-    newest = max(newest, client.write(transaction, 0, 1, [Mutation(Y, "1")]))
-    client.commit(transaction, [2], newest, ack="decided")
-    store, bad = engine.context.store, column(b"txn", child_key(transaction, 0, 1), b"buffer")
-    cell = store.read([bad])[bad]
-    assert cell is not None
-    store.write([Edit(bad, b"junk", cell.timestamp + 1)])
-    assert row_of(engine, child_key(transaction, 0, 1)).state is RowState.UNREADABLE
+    transaction = decide_two(client)
+    first, second = (child_key(transaction, 0, number) for number in range(2))
+    put_back = damage(engine, first, b"buffer", b"junk")
+    assert row_of(engine, first).state is RowState.UNREADABLE
     with pytest.raises(CorruptRowError):
-        engine.read([Y])
-    found = {f.transaction: f for f in check(engine.context, grace_ms=0)}
-    left = repair(engine.context, found[transaction])
+        engine.read([X])
+    results = {type(repair(engine.context, each)) for each in check(engine.context, grace_ms=0)}
+    assert results == {LeftAlone}
+    assert row_of(engine, second).status is Status.COMPLETE
+    assert row_of(engine, transaction).status is Status.ASSERTED
+    found = {each.transaction: each for each in check(engine.context, grace_ms=0)}[transaction]
+    left = repair(engine.context, found)
     assert isinstance(left, LeftAlone) and "part cannot be finished" in left.why
-    store.write([Edit(bad, cell.value, cell.timestamp + 2)])
-    repair(engine.context, found[transaction])
+    put_back()
+    repair(engine.context, found)
+    assert values(engine, X, Y) == [b"1", b"1"]
+
+
+@pytest.mark.parametrize("counts", [b"{2}", None])
+def test_counts_that_do_not_decode_keep_all_parts(
+    engine: Engine, client: PartsClient, counts: bytes | None
+) -> None:
+    """A newer version wrote them in its way: nobody here knows which parts were decided."""
+    transaction = decide_two(client)
+    put_back = damage(engine, transaction, b"parts", counts)
+    assert row_of(engine, child_key(transaction, 0, 0)).state is RowState.UNREADABLE
+    with pytest.raises(CorruptRowError):
+        engine.read([X])
+    assert {type(result) for result in mend(engine)} == {LeftAlone}
+    put_back()
     assert values(engine, X, Y) == [b"1", b"1"]
 
 
 def test_parts_that_were_not_counted_are_released(engine: Engine, client: PartsClient) -> None:
     """They are those of somebody who made more of them than the one who was believed."""
     transaction = client.begin()
-    client.write(transaction, 0, 0, [Mutation(X, "1")])
+    client.write(transaction, 0, 0, PUT_X)
     client.write(transaction, 3, 0, [Mutation(Y, "1")])
     client.commit(transaction, [1], 0)
     assert values(engine, X, Y) == [b"1", None]
     assert row_of(engine, child_key(transaction, 3, 0)).status is Status.ABORTED
-
-
-def test_rows_of_parts_stay_while_their_transaction_is_under_way(
-    engine: Engine, client: PartsClient
-) -> None:
-    """That they are complete is told by them alone."""
-    transaction = client.begin()
-    client.write(transaction, 0, 0, [Mutation(X, "1")])
-    client.commit(transaction, [1], 0, ack="decided")
-    engine.commit([Mutation(X, "2")])
-    found = list(check(engine.context, grace_ms=10**9, retention_ms=0))
-    assert child_key(transaction, 0, 0) not in {finding.transaction for finding in found}
-
-
-WHOLE = b"transaction.1700000000000." + b"0" * 32
 
 
 def test_a_part_is_what_its_transaction_says() -> None:
@@ -371,32 +331,13 @@ def test_a_part_is_what_its_transaction_says() -> None:
         assert follow(gone, replace(decided, parts=(9, 2))) is gone
 
 
-def test_names_of_parts_tell_whose_they_are() -> None:
-    """From a lock alone: nothing else names the transaction."""
-    assert parent_of(child_key(WHOLE, 0, 99_999)) == WHOLE
-    assert parent_of(b"07." + child_key(WHOLE, 1, 1)) == b"07." + WHOLE
-    assert parent_of(WHOLE) is None and parent_of(WHOLE + b".part-1-1") is None
-
-
-def test_counts_of_parts_are_text() -> None:
-    """Whoever looks at the row reads them."""
-    assert encode_child_counts([3, 0, 12]) == b"3 0 12"
-    assert decode_child_counts(b"3 0 12") == (3, 0, 12)
-    assert encode_child_counts([]) == OPEN and decode_child_counts(OPEN) == ()
-    for wrong in (b"", b"1,2", b"-1"):
-        with pytest.raises(CorruptRowError):
-            decode_child_counts(wrong)
-
-
 def test_a_store_that_writes_one_cell_at_a_time_is_refused() -> None:
     """A plan could come without its status."""
-    engine = World(one_cell=True).engine()
     with pytest.raises(InvalidRequestError, match="Thrift 1"):
-        PartsClient(engine).begin()
+        PartsClient(World(one_cell=True).engine()).begin()
 
 
 def test_a_row_key_that_took_long_to_write_is_given_up() -> None:
-    """As of any other transaction."""
     world = World()
 
     def wait(call: Call) -> Fault:
@@ -407,77 +348,323 @@ def test_a_row_key_that_took_long_to_write_is_given_up() -> None:
         PartsClient(world.client(wait)[0]).begin()
 
 
-def test_a_part_that_cannot_follow_keeps_its_transaction() -> None:
-    """A newer version has stepped it on, to a status that nobody here knows."""
-    world = World()
-    meddled: list[Call] = []
-
-    def meddle(call: Call) -> Fault:
-        for check_of in checks(call):
-            if parent_of(check_of.key.row) and check_of.expected == Status.PART.value and decided:
-                status = status_key(b"txn", check_of.key.row)
-                world.memory.write([Edit(status, b"9-NEW", world.clock.wall_ms() + 50)])
-                meddled.append(call)
-        return NO_FAULT
-
-    decided: list[bool] = []
-    client = PartsClient(world.client(meddle)[0])
-    transaction = client.begin()
-    newest = client.write(transaction, 0, 0, [Mutation(key("x"), b"1")])
-    decided.append(True)
-    assert not client.commit(transaction, [1], newest).complete
-    assert len(meddled) == 1
-    (status,) = (row.status for row in world.rows() if row.row_key == transaction)
-    assert status is Status.ASSERTED
-
-
 def test_an_unknown_status_is_told(engine: Engine, client: PartsClient) -> None:
-    """A newer version was here: nothing is done in its name."""
     transaction = client.begin()
-    client.write(transaction, 0, 0, [Mutation(X, "1")])
-    part = status_key(b"txn", child_key(transaction, 0, 0))
-    engine.context.store.write([Edit(part, b"9-NEW", engine.context.clock.wall_ms() + 50)])
+    client.write(transaction, 0, 0, PUT_X)
+    damage(engine, child_key(transaction, 0, 0), b"status", b"9-NEW")
     with pytest.raises(CorruptRowError):
-        client.write(transaction, 0, 0, [Mutation(X, "1")])
+        client.write(transaction, 0, 0, PUT_X)
 
 
-def test_a_part_is_explained_as_its_transaction_has_it(engine: Engine, client: PartsClient) -> None:
-    """Its own row says that it can go either way, long after it was decided."""
+def test_a_transaction_and_its_parts_are_explained(engine: Engine, client: PartsClient) -> None:
+    """A part as its transaction has it: its own row says that it can go either way, long after it
+    was decided. Of the whole, how many there are: before the decision its row does not tell."""
     transaction = client.begin()
-    newest = client.write(transaction, 0, 0, [Mutation(X, "1")])
-    part = child_key(transaction, 0, 0)
-    before = explain(engine.context, part)
-    assert before is not None and before.row.state is RowState.UNDECIDED
-    done = client.commit(transaction, [1], newest, ack="decided")
-    found, whole = explain(engine.context, part), explain(engine.context, transaction)
-    assert found is not None and whole is not None
-    assert found.row.state is RowState.DECIDED
-    assert found.row.plan is not None and found.row.plan.timestamp == done.timestamp
-    assert (found.whole, found.row.follows, found.held) == (transaction, True, (X,))
-    assert (whole.whole, whole.row.parts) == (None, (1,))
-    assert found.part_rows is None and found.first_part is None
+    first = child_key(transaction, 1, 0)
 
+    def look(row_key: bytes = transaction, **given: Any) -> Any:
+        return explain(engine.context, row_key, **given)
 
-def test_a_transaction_is_explained_with_how_many_parts_it_has(
-    engine: Engine, client: PartsClient
-) -> None:
-    """Before the decision its row does not tell; and afterwards their rows may be gone."""
-    transaction = client.begin()
-
-    def look() -> tuple[object, ...]:
-        found = explain(engine.context, transaction)
-        assert found is not None
-        return found.row.parts, found.part_rows, found.first_part
-
-    assert look() == ((), 0, None)
-    client.write(transaction, 1, 0, [Mutation(X, "1")])
+    assert (look().row.parts, look().part_rows, look().first_part) == ((), 0, None)
+    newest = client.write(transaction, 1, 0, PUT_X)
     client.write(transaction, 1, 1, [Mutation(Y, "1")])
     client.begin()
-    first = child_key(transaction, 1, 0)
-    assert look() == ((), 2, first)
-    client.commit(transaction, [0, 2], 0)
-    assert look() == ((0, 2), 2, first)
-    few = explain(engine.context, transaction, most_parts=1)  # it may have 100,000
-    assert few is not None and (few.part_rows, few.first_part) == (1, first)
-    row = explain(engine.context, engine.commit([Mutation(Z, "1"), Mutation(W, "1")]).transaction)
-    assert row is not None and (row.row.parts, row.part_rows) == (None, None)
+    assert (look().row.parts, look().part_rows, look().first_part) == ((), 2, first)
+    assert look(first).row.state is RowState.UNDECIDED
+    done = client.commit(transaction, [0, 2], newest, ack="decided")
+    found = look(first)
+    assert found.row.state is RowState.DECIDED and found.row.plan.timestamp == done.timestamp
+    assert (found.whole, found.row.follows, found.held) == (transaction, True, (X,))
+    assert (found.part_rows, found.first_part) == (None, None)
+    whole = look(most_parts=1)  # it may have 100,000
+    assert (whole.whole, whole.row.parts, whole.part_rows) == (None, (0, 2), 1)
+    other = look(engine.commit([Mutation(Z, "1"), Mutation(W, "1")]).transaction)
+    assert (other.row.parts, other.part_rows) == (None, None)
+
+
+def test_who_asks_again_for_a_commit_is_told_of_it(engine: Engine, client: PartsClient) -> None:
+    """Its answer was lost: what is committed must never be told as aborted."""
+    transaction, newest = write_two(client)
+    done = client.commit(transaction, [2], newest, ack="decided")
+    for again in (client, PartsClient(engine)):
+        found = again.commit(transaction, [2], newest)
+        assert (found.transaction, found.timestamp) == (transaction, done.timestamp)
+        assert found.complete
+    assert values(engine, X, Y) == [b"1", b"1"]
+    assert engine.outcome(transaction) is Outcome.COMMITTED
+
+
+def test_a_part_is_purged_only_if_nothing_of_it_can_be_committed(
+    engine: Engine, client: PartsClient
+) -> None:
+    """The owner would decide with it, and without it: half of the whole."""
+    context = engine.context
+
+    def purge(row_key: bytes, *, unfinished: bool = True) -> type:
+        seen = whole_row(context, row_key)
+        assert seen is not None
+        return type(purge_row(context, seen, unfinished=unfinished))
+
+    transaction, newest = write_two(client)
+    part = child_key(transaction, 0, 1)
+    assert purge(part) is LeftAlone
+    client.commit(transaction, [2], newest, ack="decided")
+    assert purge(part) is purge(part, unfinished=False) is LeftAlone
+    assert values(engine, X, Y) == [b"1", b"1"]
+    mend(engine)
+    late, _ = write_two(client)
+    assert purge(late) is Repaired
+    assert purge(child_key(late, 0, 1)) is LeftAlone  # the first write may arrive once more
+    damage(engine, late, b"status", Status.ABORTED.encoded)
+    assert purge(child_key(late, 0, 1)) is Repaired
+
+
+def test_a_deleted_transaction_has_no_known_outcome(engine: Engine, client: PartsClient) -> None:
+    """It may have been complete: a repeated commit that called it aborted would be wrong."""
+    transaction, newest = write_two(client)
+    client.commit(transaction, [2], newest)
+    for finding in list(check(engine.context, grace_ms=0, retention_ms=0)):
+        repair(engine.context, finding)
+    for number in range(2):  # it is absent, then poisoned
+        with pytest.raises(ConflictError, match="over"):
+            client.write(transaction, 1, number, [Mutation(Z, "late")])
+        with pytest.raises(CommitOutcomeUnknown, match="row was deleted"):
+            client.commit(transaction, [2], newest)
+        client.abort(transaction, "its job failed")
+    assert values(engine, X, Y, Z) == [b"1", b"1", None]
+
+
+@pytest.mark.parametrize("lost", ["the answer", "this call's row", "an earlier one's row"])
+def test_a_decision_whose_answer_was_lost_is_that_of_its_row(lost: str) -> None:
+    """The second sending is refused, and the row says that the first one took effect."""
+    world = World()
+    later: list[str] = []  # calls from the one on whose answer is lost
+
+    def fail(call: Call) -> Fault:
+        is_decision = asks_for(Status.ASSERTED)(call) and not later
+        if later or is_decision:
+            later.append(call.method)
+        if is_decision:
+            return Fault(reply=Reply.MAYBE_APPLIED)
+        # One read tells that the status has changed; what was decided is in the next one.
+        return Fault(frozenset(), Reply.NOT_APPLIED) if later.count("read") > 1 else NO_FAULT
+
+    once = when(asks_for(Status.ASSERTED), Fault(reply=Reply.MAYBE_APPLIED))
+    client = PartsClient(world.client(once if lost == "the answer" else fail)[0])
+    transaction = client.begin()
+    newest = client.write(transaction, 0, 0, [Mutation(key("x"), b"1")])
+    if lost == "an earlier one's row":
+        PartsClient(world.client()[0]).commit(transaction, [1], newest, ack="decided")
+        later.append("read")
+    if lost == "the answer":
+        done = client.commit(transaction, [1], newest)
+        assert done.complete and done.timestamp == newest
+    else:
+        with pytest.raises(CommitOutcomeUnknown) as caught:
+            client.commit(transaction, [1], newest)
+        assert caught.value.transaction == transaction
+        world.mend()
+    assert world.values([key("x")]) == {key("x"): b"1"}
+
+
+@pytest.mark.parametrize("marker", [True, False])
+def test_a_key_that_is_held_for_long_is_waited_for_until_the_deadline(
+    engine: Engine, client: PartsClient, monkeypatch: pytest.MonkeyPatch, marker: bool
+) -> None:
+    """Not for ever: the job has to be told. The time may be over in a pause as well."""
+
+    def refuse(*args: Any) -> list[Any]:
+        args[1][0].failure = ConflictError("key is locked")
+        return []
+
+    transaction, newest = write_two(client)
+    monkeypatch.setattr("txn.protocol.children.prepare", refuse)
+    began_ms = engine.context.clock.monotonic_ms()
+    with pytest.raises(ConflictError, match="key is locked"):
+        if marker:
+            client.commit(transaction, [2], newest)
+        else:
+            client.write(transaction, 0, 2, [Mutation(Z, "1")])
+    waited_ms = engine.context.clock.monotonic_ms() - began_ms
+    wanted_ms = POLICY.deadline_ms if marker else client._wait_ms
+    assert waited_ms >= wanted_ms - POLICY.longest_pause_ms
+
+
+def test_a_decision_that_finds_no_row_any_more_is_unknown(
+    engine: Engine, client: PartsClient, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Another process wrote the row, nobody here knows when: it may have committed since, and been
+    deleted. So it is not poisoned."""
+    transaction, newest = write_two(client)
+
+    def lose_row(*args: Any, **options: Any) -> list[Any]:
+        ready = prepare(*args, **options)
+        lose(engine, transaction)
+        return ready
+
+    monkeypatch.setattr("txn.protocol.children.prepare", lose_row)
+    with pytest.raises(CommitOutcomeUnknown):
+        client.commit(transaction, [2], newest)
+    assert whole_row(engine.context, transaction) is None
+
+
+def lose(engine: Engine, row_key: bytes) -> None:
+    """Delete a row as somebody does who knows nothing of it."""
+    row = whole_row(engine.context, row_key)
+    assert row is not None
+    engine.context.store.write([Edit(k, None, cell.timestamp) for k, cell in row.cells.items()])
+
+
+def test_what_is_not_known_to_be_aborted_is_not_called_so(
+    engine: Engine, client: PartsClient
+) -> None:
+    """Its status is lost, and it may be committed."""
+    transaction = decide_two(client)
+    damage(engine, transaction, b"status", None)
+    with pytest.raises(CorruptRowError):
+        client.abort(transaction, "by hand")
+    with pytest.raises(CommitOutcomeUnknown):
+        client.commit(transaction, [2], 0)
+    with pytest.raises(CorruptRowError):
+        client.write(transaction, 1, 0, [Mutation(Z, b"1")])
+
+
+@pytest.mark.parametrize("lost", range(3))
+def test_a_transaction_with_a_lost_part_is_left_to_a_person(
+    engine: Engine, client: PartsClient, lost: int
+) -> None:
+    """Somebody deleted its row: the others are finished, and nothing says that all of it is."""
+    transaction = client.begin()
+    keys = (X, Y, Z)
+    newest = [client.write(transaction, 0, n, [Mutation(k, "1")]) for n, k in enumerate(keys)]
+    part = child_key(transaction, 0, lost)
+    lose(engine, part)
+    assert not client.commit(transaction, [3], max(newest)).complete
+    assert values(engine, *(k for k in keys if k is not keys[lost])) == [b"1", b"1"]
+    with pytest.raises(CorruptRowError):
+        engine.read([keys[lost]])
+    (found,) = check(engine.context, grace_ms=0, scan=[b"rows"])
+    assert (found.kind, found.transaction) == (Kind.UNREADABLE, transaction)
+    assert found.facts["part"] == part
+    assert isinstance(repair(engine.context, found), LeftAlone)
+    assert engine.outcome(transaction) is Outcome.COMMITTED
+    whole = whole_row(engine.context, transaction)
+    assert whole is not None
+    assert isinstance(purge_row(engine.context, whole, unfinished=True), Repaired)
+    for finding in list(check(engine.context, grace_ms=0, scan=[b"rows"])):
+        repair(engine.context, finding)
+    assert values(engine, keys[lost]) == [None]
+
+
+class Failing(FaultyStore):
+    """A store that cannot make durable what was written before."""
+
+    def write(self, edits: Sequence[Edit], **named: Any) -> None:
+        if not edits:
+            raise NotApplied("the disk does not take it")
+        super().write(edits, **named)
+
+
+def test_a_decision_that_cannot_be_made_durable_is_unknown(
+    engine: Engine, client: PartsClient
+) -> None:
+    """A power failure may undo what was only read, so it is no answer to a second question."""
+    transaction, newest = write_two(client)
+    assert client.commit(transaction, [2], newest).complete
+    store = Failing(engine.context.store)
+    store.features |= {"atomic"}
+    other = Engine(store, table="rows", policy=POLICY, clock=engine.context.clock)
+    with pytest.raises(CommitOutcomeUnknown):
+        make_client(other).commit(transaction, [2], newest)
+
+
+SX, SY, SZ = key("x"), key("y"), key("z")
+
+
+def reads(row: bytes) -> Callable[[Call], bool]:
+    """Match the reading of one row."""
+    return lambda call: call.method == "row" and call.items[0].row == row
+
+
+def finish(engine: Engine, row_key: bytes) -> None:
+    """Finish a transaction, or a part of one."""
+    row = read_rows(engine.context, [row_key])[row_key]
+    roll_forward(engine.context, [load_transaction(engine.context, row)])
+
+
+def list_values(found: dict[Key, Cell | None]) -> list[bytes | None]:
+    return [cell.value if cell else None for _, cell in sorted(found.items())]
+
+
+def fill(protocol: ProtocolName) -> World:
+    world = World(protocol=protocol)
+    world.engine().commit([Mutation(each, b"0") for each in (SX, SY, SZ)])
+    return world
+
+
+def begin_task(world: World, transaction: bytes) -> Puppet[int]:
+    return Puppet(
+        world, lambda engine: PartsClient(engine).write(transaction, 0, 0, [Mutation(SX, b"1")])
+    )
+
+
+@both
+def test_a_part_that_was_read_before_its_plan_is_not_taken_for_broken(
+    protocol: ProtocolName,
+) -> None:
+    """It is planned, and all is decided, before its transaction's row is read too."""
+    world = fill(protocol)
+    client = PartsClient(world.engine())
+    transaction = client.begin()
+    part = child_key(transaction, 0, 0)
+    task = begin_task(world, transaction)
+    assert task.until(
+        lambda call: any(k.column == b"plan" for item in call.items for k, _ in puts(item))
+    )
+    reader = Puppet(world, lambda engine: engine.read([SX]), backwards=True)
+    assert reader.until(reads(part)) and reader.until(reads(transaction))
+    client.commit(transaction, [1], task.finish(), ack="decided")
+    assert list_values(reader.finish()) == [b"1"]
+
+
+@both
+def test_a_part_that_was_read_before_it_followed_is_not_taken_for_aborted(
+    protocol: ProtocolName,
+) -> None:
+    """A reader finds it undecided, and undecided again; meanwhile its transaction has come to its
+    end. Another one, which has read what that one wrote, is seen."""
+    world = fill(protocol)
+    engine = world.engine()
+    client = PartsClient(engine)
+    later = client.begin()
+    newest = client.write(later, 0, 0, [Mutation(SY, b"1")])
+    world.clock.sleep_ms(10)
+    first = client.begin()
+    assert first > later
+    part = child_key(first, 0, 0)
+    times = [client.write(first, 0, n, [Mutation(k, b"1")]) for n, k in enumerate((SX, SZ))]
+
+    reader = Puppet(world, lambda engine: engine.read([SX, SY]), backwards=True)
+    assert reader.until(reads(first))
+    assert reader.until(reads(child_key(later, 0, 0)))  # the first one was seen undecided
+    client.commit(first, [2], max(times), ack="decided")
+    finish(engine, child_key(first, 0, 1))
+    newest = max(newest, client.write(later, 0, 1, [], [Exact(SZ, b"1")]))
+    client.commit(later, [2], newest, ack="decided")
+    assert reader.until(reads(part))  # of the second look
+    assert reader.until(reads(first))
+    finish(engine, first)
+    assert list_values(reader.finish()) == [b"1", b"1"]
+
+
+@both
+def test_a_task_that_locked_after_the_abort_gives_its_locks_back(protocol: ProtocolName) -> None:
+    world = fill(protocol)
+    client = PartsClient(world.engine())
+    transaction = client.begin()
+    task = begin_task(world, transaction)
+    assert task.until(lambda call: any(c.key.column.endswith(b"_lock") for c in checks(call)))
+    assert client.abort(transaction, "no")
+    with pytest.raises(AbortedError, match="over"):
+        task.finish()
+    assert not world.leftovers()

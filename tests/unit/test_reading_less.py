@@ -10,7 +10,7 @@ import pytest
 
 from tests.unit.fake_gateway import FakeGateway, fake_gateway
 from tests.unit.fake_region_server import FakeRegionServer, fake_region_server
-from tests.unit.worlds import TABLE, World, X, Y, Z
+from tests.unit.worlds import World, X, Y, Z
 from txn.assertions import Assertion, Exact, GreaterThan, Not, Some, Version, holds
 from txn.errors import AssertionFailedError, MaybeApplied, NotApplied
 from txn.model import Cell, Check, Delete, Edit, Key, Mutation, Stamp
@@ -22,7 +22,6 @@ from txn.stores.hbase import base
 from txn.stores.hbase.base import ANSWER_BYTES, HBaseTables, RowSizes
 from txn.stores.hbase.native.messages import PB
 from txn.stores.hbase.places import write_sieve
-from txn.text import reason_text
 
 LONG = 10_000_000
 PROTOCOLS = pytest.mark.parametrize("protocol", ["six-phase", "fenced"])
@@ -30,9 +29,6 @@ PROTOCOLS = pytest.mark.parametrize("protocol", ["six-phase", "fenced"])
 
 def keys_of(count: int, table: str = "t") -> list[Key]:
     return [Key(f"{row:04}", "d", "x", table) for row in range(count)]
-
-
-# --- what commits ask for -------------------------------------------------------------------------
 
 
 class ReadingWorld(World):
@@ -69,7 +65,6 @@ class ReadingWorld(World):
 def test_a_commit_reads_no_value_that_no_assertion_compares(
     protocol: ProtocolName, batch: int
 ) -> None:
-    """120 keys of 2 MB ended a gateway, though only their timestamps were needed."""
     world = ReadingWorld(protocol)
     version = world.cell(Y)
     assert version is not None
@@ -92,53 +87,25 @@ def test_a_commit_reads_no_value_that_no_assertion_compares(
 def test_a_value_is_read_that_an_assertion_compares(
     protocol: ProtocolName, assertion: Assertion
 ) -> None:
-    """And it is the one in the store; that of another key of the transaction is not read."""
     world = ReadingWorld(protocol)
     (result,) = world.engine.commit_many([Request((Mutation(Z, b"2"),), (assertion,))])
     assert isinstance(result, AssertionFailedError) == ("Version" in repr(assertion))
     assert X in world.valued
     assert not {Y, Z} & world.valued
-
-
-@PROTOCOLS
-def test_keys_that_two_of_a_batch_validate_are_read_for_the_one_that_compares(
-    protocol: ProtocolName,
-) -> None:
-    """Otherwise the other's assertion would be evaluated on a value that was not read."""
-    world = ReadingWorld(protocol)
     cell = world.cell(X)
     assert cell is not None
-    results = world.engine.commit_many(
-        [
-            Request((Mutation(Y, b"2"),), (Version(X, cell.timestamp),), validate=True),
-            Request((Mutation(Z, b"2"),), (Exact(X, b"1"),), validate=True),
-        ]
-    )
-    assert not [result for result in results if isinstance(result, Exception)]
-    assert X in world.valued
-
-
-@PROTOCOLS
-def test_a_replaced_version_is_reported_without_its_value(protocol: ProtocolName) -> None:
-    """A stamp has no value that could be taken for an empty one."""
-    world = ReadingWorld(protocol)
-    cell = world.cell(X)
-    assert cell is not None
-    with pytest.raises(AssertionFailedError) as caught:
-        world.engine.commit([Mutation(Y, b"2")], [Version(X, cell.timestamp - 1)])
-    assert caught.value.seen == {X: Stamp(cell.timestamp)}
-    assert reason_text(caught.value).endswith(f"has version {cell.timestamp}")
+    both = [
+        Request((Mutation(Y, b"2"),), (Version(X, cell.timestamp),), validate=True),
+        Request((Mutation(Z, b"2"),), (Exact(X, b"1"),), validate=True),
+    ]  # of a batch, a key is read for the one that compares it
+    assert not [each for each in world.engine.commit_many(both) if isinstance(each, Exception)]
 
 
 def test_an_unread_value_cannot_be_compared() -> None:
-    """A wrong "no" would look like any other one."""
     assert holds(Version(X, 5), {X: Stamp(5)}) and holds(Some(X), {X: Stamp(5)})
     for assertion in (Exact(X, b"1"), GreaterThan(X, b"1")):
         with pytest.raises(TypeError, match="not read"):
             holds(assertion, {X: Stamp(5)})
-
-
-# --- estimates of rows ----------------------------------------------------------------------------
 
 
 class Tables(HBaseTables):
@@ -189,71 +156,44 @@ def read_sizes(tables: Tables, keys: int | list[Key], length: int) -> list[int]:
     return [*map(len, tables.answers)]
 
 
-def test_long_rows_are_read_few_at_a_time() -> None:
-    """At first nobody knows that they are long."""
-    tables = Tables(8)
-    assert read_sizes(tables, 120, 2_000_000) == [8] * 15
-    assert read_sizes(tables, 20, LONG) == [8, 2, *[1] * 10]
-    assert read_sizes(tables, 3, LONG) == [1] * 3
+@pytest.mark.parametrize(
+    ("few", "reads"),
+    [
+        # At first nobody knows that rows are long.
+        (8, [(120, 2_000_000, [8] * 15), (20, LONG, [8, 2, *[1] * 10]), (3, LONG, [1] * 3)]),
+        (8, [(20, LONG, [8, 2, *[1] * 10]), (500, 10, [1, 2, 7, 25, 97, 368])]),
+        # Short ones are soon read all at once, and absent rows are short.
+        (16, [(16, 10, [16]), (500, 10, [16, 61, 241, 182]), (500, 10, [500])]),
+        (16, [(99, 10, [16, 61, 22]), (1_500, 0, [244, 973, 283])]),
+        (16, [(99, 10, [16, 61, 22]), (20, LONG, [20]), (20, LONG, [1] * 20)]),
+    ],
+)
+def test_as_many_rows_are_read_at_once_as_their_lengths_allow(
+    few: int, reads: list[tuple[int, int, list[int]]]
+) -> None:
+    tables = Tables(few)
+    assert [read_sizes(tables, count, length) for count, length, _ in reads] == [
+        expected for _, _, expected in reads
+    ]
 
 
-def test_short_rows_are_soon_read_all_at_once() -> None:
-    """Three requests more, once."""
-    tables = Tables(16)
-    assert read_sizes(tables, 16, 10) == [16]
-    assert read_sizes(tables, 500, 10) == [16, 61, 241, 182]
-    assert read_sizes(tables, 500, 10) == [500]
-    assert read_sizes(tables, 1_500, 0) == [964, 536], "absent rows are short"
-    assert read_sizes(tables, 20, LONG) == [20], "it knows only what it has seen"
-    assert read_sizes(tables, 20, LONG) == [1] * 20
-
-
-def test_rows_that_were_long_may_become_short_again() -> None:
-    """One long row does not slow a table down for ever."""
-    tables = Tables(8)
-    read_sizes(tables, 20, LONG)
-    assert read_sizes(tables, 500, 10) == [1, 2, 7, 25, 97, 368]
-
-
-def test_each_table_has_its_own_rows() -> None:
-    """Long rows of one do not divide reads of another, and share an answer with fewer of them."""
-    tables = Tables(8)
-    read_sizes(tables, keys_of(20, "long"), LONG)
-    assert read_sizes(tables, 500, 10) == [8, 29, 113, 350]
-    assert read_sizes(tables, 300, 10) == [300]
-    assert read_sizes(tables, [*keys_of(2, "long"), *keys_of(300)], 10) == [1, 301]
-
-
-def test_locks_and_tags_tell_nothing_about_values() -> None:
-    """They are short beside values of any length."""
-    tables = Tables(8)
-    read_sizes(tables, [key.lock for key in keys_of(100)], 10)
-    assert read_sizes(tables, 9, 10) == [8, 1]
-
-
-def test_a_row_is_never_divided() -> None:
-    """Its cells are of one instant."""
+def test_a_row_is_never_divided_and_groups_stay_in_their_order() -> None:
+    """Its cells are of one instant; and none of a group is read before all earlier ones were."""
     tables = Tables(8)
     one, two = ([Key(row, "d", f"{number}", "t") for number in range(100)] for row in "rs")
     read_sizes(tables, one, LONG)
     assert tables.answers == [one]
     read_sizes(tables, [*one, *two], LONG)
     assert tables.answers == [one, two]
-
-
-def test_groups_stay_in_their_order() -> None:
-    """None is read before all earlier ones were."""
     tables, keys = Tables(8), keys_of(12)
     locks = [key.lock for key in keys]
+    tables.read(locks)
     tables.read(keys, locks)
-    assert tables.answers == [keys[:8], keys[8:], locks]
-    tables.answers = []
     tables.read(keys[:4], locks[:4])
-    assert tables.answers == [[*keys[:4], *locks[:4]]]
+    assert tables.answers[2:] == [keys[:8], keys[8:], locks, [*keys[:4], *locks[:4]]]
 
 
 def test_versions_come_in_portions_too() -> None:
-    """There are several for each key."""
     tables = Tables(8)
     tables.length = 2_000_000
     found = tables.read_versions(keys_of(20), 4)
@@ -263,15 +203,11 @@ def test_versions_come_in_portions_too() -> None:
 
 
 def test_lengths_are_learned_where_no_value_is_sent() -> None:
-    """A server loads the blocks of what it does not send."""
     tables, keys = Tables(16), keys_of(40)
     tables.length = LONG
     _, _, stamps = tables.check_and_read((), [key.lock for key in keys], keys)
     assert stamps == dict.fromkeys(keys, Stamp(5))
     assert [*map(len, tables.answers)][:3] == [32, 4, 2]
-
-
-# --- the stores -----------------------------------------------------------------------------------
 
 
 @pytest.fixture
@@ -280,8 +216,13 @@ def server() -> Iterator[FakeRegionServer]:
         yield server
 
 
+@pytest.fixture
+def gateway() -> Iterator[FakeGateway]:
+    with fake_gateway() as gateway:
+        yield gateway
+
+
 def test_a_region_server_is_asked_for_timestamps(server: FakeRegionServer) -> None:
-    """In the same Get as the locks, since the cells of a row are of one instant."""
     store = open_store(server.uri)
     x, y = Key("a", "d", "x", "t"), Key("b", "d", "y", "t")
     store.write([Edit(x, b"long", 5), Edit(x.lock, b"me", 5), Edit(y, b"too", 5)])
@@ -304,7 +245,6 @@ def test_a_region_server_is_asked_for_timestamps(server: FakeRegionServer) -> No
 
 
 def test_a_filter_keeps_the_values_of_compared_columns_locks_and_tags() -> None:
-    """Quotes are doubled in HBase's language."""
     assert write_sieve(()) == (
         b"ColumnPrefixFilter('') OR "
         b"(QualifierFilter(!=, 'regexstring:(_lock|_tag)$') AND KeyOnlyFilter(true))"
@@ -334,22 +274,7 @@ def shrink_answers(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(base, "LEAST_BYTES", 1)
 
 
-def test_large_values_come_from_a_region_server_in_portions(
-    server: FakeRegionServer, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """All at once they ended it: 200 of 10 MB one of 768 MB."""
-    shrink_answers(monkeypatch)
-    store = open_store(server.uri)
-    keys = keys_of(40)
-    server.cells.update({key[:3]: bytes(800) for key in keys})
-    assert rows_asked(store, keys, monkeypatch) == [16] + [2] * 12
-    stamps = store.check_and_read((), [key.lock for key in keys], keys)[2]
-    assert stamps == dict.fromkeys(keys, Stamp(1))
-    store.close()
-
-
 def test_what_a_client_writes_teaches_it_too(server: FakeRegionServer) -> None:
-    """It has read short rows of the table so far."""
     store = open_store(server.uri)
     assert isinstance(store, HBaseTables)
     x = Key("a", "d", "x", "t")
@@ -363,16 +288,9 @@ def test_what_a_client_writes_teaches_it_too(server: FakeRegionServer) -> None:
     store.close()
 
 
-@pytest.fixture
-def gateway() -> Iterator[FakeGateway]:
-    with fake_gateway() as gateway:
-        yield gateway
-
-
 def test_large_values_come_through_a_gateway_in_portions(
     gateway: FakeGateway, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """All at once they ended it, for all its clients: 120 of 2 MB one of 320 MB."""
     shrink_answers(monkeypatch)
     store = open_store(gateway.uri)
     assert rows_asked(store, keys_of(20), monkeypatch) == [8, 12]
@@ -384,7 +302,6 @@ def test_large_values_come_through_a_gateway_in_portions(
 
 
 def test_checks_go_with_the_first_portion(gateway: FakeGateway) -> None:
-    """Nothing of a later one can deny them."""
     store = open_store(gateway.uri + "?timeout_ms=2000")
     keys = keys_of(20)
     check = Check(Key("c", "d", "x", "t"), b"", ((Key("c", "d", "x", "t"), b"1"),))
@@ -404,22 +321,4 @@ def test_checks_go_with_the_first_portion(gateway: FakeGateway) -> None:
     store._sizes = RowSizes(8)  # type: ignore[attr-defined]
     with pytest.raises(NotApplied):
         store.read(keys)
-    store.close()
-
-
-def test_a_gateway_is_asked_for_few_rows_of_an_unknown_table(gateway: FakeGateway) -> None:
-    """A scan knows no more about them than a read."""
-    pages: list[int] = []
-    store = open_store(gateway.uri)
-    page = store._dialect.page  # type: ignore[attr-defined]
-
-    def noting(connection: Any, scan: Any) -> Any:
-        pages.append(scan.rows)
-        return page(connection, scan)
-
-    store._dialect.page = noting  # type: ignore[attr-defined]
-    assert [*store.scan(TABLE)] == []
-    store._sizes.learn(TABLE, 1, LONG)  # type: ignore[attr-defined]
-    assert [*store.scan(TABLE)] == []
-    assert pages == [8, 1]
     store.close()

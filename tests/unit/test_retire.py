@@ -6,12 +6,11 @@ from dataclasses import replace
 
 import pytest
 
-from tests.unit.worlds import World, X, Y, Z
+from tests.unit.worlds import TABLE, World, X, Y, Z
 from txn.assertions import Version
 from txn.errors import ConflictError
 from txn.model import Cell, Check, Delete, Edit, Key, Mutation
-from txn.protocol.retire import can_retire, read_guarded, retire
-from txn.protocol.statuses import ProtocolName
+from txn.protocol.retire import read_guarded, retire
 from txn.testing.faulty import Call, Crash, Fault, Reply
 
 DAY_MS = 24 * 3_600_000
@@ -36,38 +35,23 @@ def left(world: World, *keys: Key) -> list[Key]:
 
 
 def test_nothing_is_left_of_a_retired_key() -> None:
-    """Else each key that was ever used stays for ever."""
+    """One that was deleted, was only asserted or never was; or has the value that is expected: a
+    marker of `once` whose time is over."""
     world = World()
-    deleted(world, X, Y)
-    assert len(left(world, X, Y)) == 4
-    assert retire(world.engine.context, {X: None, Y: None}, old_ms(world)) == {X, Y}
-    assert left(world, X, Y) == []
-
-
-def test_a_key_that_was_only_asserted_is_retired() -> None:
-    """It never had a tag."""
-    world = World()
-    world.engine.commit([Mutation(Y, b"1")], [Version(X, None)])
-    world.clock.advance(DAY_MS)
-    assert left(world, X) == [X.lock]
-    assert retire(world.engine.context, {X: None}, old_ms(world)) == {X}
-    assert left(world, X) == []
-
-
-def test_a_value_is_deleted_with_its_key_where_it_is_the_one_expected() -> None:
-    """A marker of `once` whose time is over."""
-    world = World()
-    world.engine.commit([Mutation(X, b"1"), Mutation(Y, b"1")])
-    world.clock.advance(DAY_MS)
+    asserted, absent = (Key(row, "d", "x", TABLE) for row in ("asserted", "absent"))
+    world.engine.commit([Mutation(X, b"1"), Mutation(Y, b"1")], [Version(asserted, None)])
+    deleted(world, Z)
+    assert left(world, asserted, Z) == [asserted.lock, Z.lock, Z.tag]
     x, y = world.cell(X), world.cell(Y)
     assert x is not None and y is not None
-    wanted = {X: x, Y: y._replace(timestamp=y.timestamp - 1)}
-    assert retire(world.engine.context, wanted, old_ms(world)) == {X}
-    assert left(world, X, Y) == [Y, Y.lock, Y.tag]
+    gone: dict[Key, Cell | None] = {X: x, Z: None, asserted: None, absent: None}
+    wanted = gone | {Y: y._replace(timestamp=y.timestamp - 1)}
+    assert retire(world.engine.context, wanted, old_ms(world)) == set(gone)
+    assert left(world, *wanted) == [Y, Y.lock, Y.tag]
+    assert retire(world.engine.context, {}, old_ms(world)) == set()
 
 
 def test_a_key_that_is_young_held_or_has_a_value_stays() -> None:
-    """Of each the protocol still needs something."""
     world = World()
     deleted(world, X)
     world.engine.commit([Mutation(Y, b"1")])
@@ -79,17 +63,8 @@ def test_a_key_that_is_young_held_or_has_a_value_stays() -> None:
     assert world.store.read(list(before)) == before
 
 
-def test_an_absent_key_has_nothing_left() -> None:
-    """Two fscks may have found the same key; nothing of it must come to be."""
-    world = World()
-    assert retire(world.engine.context, {X: None}, old_ms(world)) == {X}
-    assert left(world, X) == []
-
-
 def test_a_later_lock_is_above_the_delete_or_is_not_seen() -> None:
-    """The tag told when the key was deleted. Now the lock's marker does: at or below the delete's
-    timestamp a clock that went back cannot lock, so no put lands under the key's own marker. Then
-    the lock is brought above it."""
+    """At or below the delete no clock that went back can lock, so no put lands under the marker."""
     world = World()
     ahead_ms = world.clock.wall_ms() + 3_000
     world.store.write([Edit(X, b"0", ahead_ms)])
@@ -109,7 +84,6 @@ def test_a_later_lock_is_above_the_delete_or_is_not_seen() -> None:
 
 
 def test_whoever_takes_the_key_meanwhile_keeps_it() -> None:
-    """Before the retirer's look, and between that look and its delete."""
     for at in ("read", "check_and_put"):
         world = World()
         deleted(world, X)
@@ -129,27 +103,9 @@ def test_whoever_takes_the_key_meanwhile_keeps_it() -> None:
         assert world.holder(X) == b""
 
 
-def test_a_key_that_changed_before_it_was_locked_is_given_back() -> None:
-    """Somebody came and went between the first look and the lock."""
-    world = World()
-    deleted(world, X)
-
-    def plan(call: Call) -> Fault:
-        if call.method == "check_and_put":
-            world.faults.plan = lambda call: Fault()
-            world.client(seed=7).commit([Mutation(X, b"2")])
-        return Fault()
-
-    world.faults.plan = plan
-    assert retire(world.engine.context, {X: None}, old_ms(world)) == set()
-    assert world.holder(X) == b""
-    assert world.value(X) == b"2"
-
-
 @pytest.mark.parametrize("call", [1, 2, 3, 4, 5])
 @pytest.mark.parametrize("applied", [True, False])
 def test_a_retirer_may_stop_anywhere(call: int, applied: bool) -> None:
-    """Its lock keeps nobody waiting, and the key is whole or gone."""
     world = World()
     deleted(world, X)
     world.faults.calls = 0
@@ -165,8 +121,6 @@ def test_a_retirer_may_stop_anywhere(call: int, applied: bool) -> None:
 
 @pytest.mark.parametrize("call", [2, 4])
 def test_lost_answers_and_late_duplicates_do_no_harm(call: int) -> None:
-    """Of the lock and of the delete: lost, sent again, and landing once more after somebody has
-    written the key."""
     world = World()
     deleted(world, X)
     world.faults.calls = 0
@@ -181,28 +135,3 @@ def test_lost_answers_and_late_duplicates_do_no_harm(call: int) -> None:
     world.client(seed=8).commit([Mutation(X, b"3")])
     assert world.value(X) == b"3"
     assert read_guarded(world.engine.context, [X])[X].holder == b""
-
-
-def test_a_store_that_cannot_delete_on_a_condition_is_known_before() -> None:
-    """So that nothing is locked in vain."""
-    world = World()
-    assert can_retire(world.engine.context)
-    world.faults.features -= {"row_mutations"}
-    assert not can_retire(world.engine.context)
-
-
-def test_no_key_is_no_request() -> None:
-    """A batch may be empty."""
-    world = World()
-    world.faults.calls = 0
-    assert retire(world.engine.context, {}, old_ms(world)) == set()
-    assert world.faults.calls == 0
-
-
-@pytest.mark.parametrize("protocol", ["six-phase", "fenced"])
-def test_a_key_is_free_after_a_commit_in_either_protocol(protocol: ProtocolName) -> None:
-    """A fenced lock keeps its count, so its cell is not empty."""
-    world = World(protocol=protocol)
-    world.engine.commit([Mutation(X, b"1"), Mutation(Y, b"1")])
-    found = read_guarded(world.engine.context, [X])[X]
-    assert found.lock is not None and found.is_free

@@ -6,6 +6,8 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
 
 from txn.clock import ManualClock
 from txn.errors import InvalidRequestError, TableUnavailable
@@ -13,6 +15,7 @@ from txn.model import MAX_CELL, Cell, Check, Edit, Key, RowExclusion
 from txn.stores.local import LocalStore
 from txn.tables.admin import Admin
 from txn.tables.changes import MAX_COLUMN
+from txn.tables.filters.parsing import parse_filter
 from txn.tables.kv.lmdb import LmdbStore
 from txn.tables.kv.memory import MemoryStore
 from txn.tables.kv.ordered import OrderedStore
@@ -28,7 +31,7 @@ from txn.tables.operations import (
     Remove,
     Selection,
 )
-from txn.tables.rows import Rows
+from txn.tables.rows import PAGE_BYTES, PAGE_ROWS_SEEN, Page, Rows
 
 T = b"t"
 X = Key("r", "d", "x", T)
@@ -63,23 +66,31 @@ def world(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[World]:
 
 
 def test_a_deleted_family_hides_what_arrives_later_below_it(world: World) -> None:
-    """A gateway's late duplicate must not bring back a deleted row, as in HBase."""
     world.do(Put(b"d", b"x", b"old", 5), Put(b"d", b"x", b"new", 9))
     world.do(Remove(b"d", None, 7))
     world.do(Put(b"d", b"x", b"late", 6), Put(b"d", b"y", b"late", 7), Put(b"d", b"y", b"kept", 8))
     assert world.seen() == [(b"x", 9, b"new"), (b"y", 8, b"kept")]
 
 
-def test_a_deleted_version_of_a_family_hides_that_timestamp_only(world: World) -> None:
-    """HBase's DeleteFamilyVersion: of all columns, whenever they arrive."""
+def test_a_deleted_version_hides_its_timestamp_only(world: World) -> None:
+    """Of a family, that of all columns; two deletes of the newest are of the two newest."""
     world.do(Put(b"d", b"x", b"1", 5), Put(b"d", b"x", b"2", 6))
     world.do(Remove(b"d", None, 6, exact=True))
     world.do(Put(b"d", b"y", b"late", 6), Put(b"d", b"y", b"other", 7))
     assert world.seen() == [(b"x", 5, b"1"), (b"y", 7, b"other")]
+    for time in (7, 8):
+        world.do(Put(b"d", b"x", b"%d" % time, time))
+    world.do(Remove(b"d", b"x", None, exact=True), Remove(b"d", b"x", None, exact=True))
+    assert world.seen() == [(b"x", 5, b"1"), (b"y", 7, b"other")]
+
+
+def test_a_mutation_is_carried_out_on_what_was_there_before_it(world: World) -> None:
+    world.do(Put(b"d", b"n", bytes(7) + b"\1", 5))
+    world.do(Remove(b"d", b"x"), Put(b"d", b"x", b"masked"), Add(b"d", b"n", 1))
+    assert world.seen(Selection()) == [(b"n", 1_000, bytes(7) + b"\2")]
 
 
 def test_a_transaction_sees_what_a_plain_client_deleted(world: World) -> None:
-    """They share the tables: its reads, its writes and its locks obey all markers."""
     world.tables.write([Edit(X, b"mine", 900)])
     world.do(Remove())
     assert world.tables.read([X]) == {X: None}
@@ -93,30 +104,7 @@ def test_a_transaction_sees_what_a_plain_client_deleted(world: World) -> None:
     assert [row.row for row in world.tables.scan(T)] == [b"r"]
 
 
-def test_a_plain_client_sees_what_a_transaction_wrote_and_deleted(world: World) -> None:
-    """The other way round."""
-    world.tables.write([Edit(X, b"1", 5), Edit(X, b"2", 6), Edit(X._replace(column=b"y"), b"3", 6)])
-    world.tables.write([Edit(X, None, 5)])
-    assert world.seen() == [(b"x", 6, b"2"), (b"y", 6, b"3")]
-
-
-def test_the_newest_versions_are_deleted_one_by_one(world: World) -> None:
-    """Two deletes of the newest in one mutation are of the two newest, as HBase counts them."""
-    for time in (5, 6, 7):
-        world.do(Put(b"d", b"x", b"%d" % time, time))
-    world.do(Remove(b"d", b"x", None, exact=True), Remove(b"d", b"x", None, exact=True))
-    assert world.seen() == [(b"x", 5, b"5")]
-
-
-def test_a_mutation_is_carried_out_on_what_was_there_before_it(world: World) -> None:
-    """HBase computes first and writes then: a delete in it masks its puts of the same time."""
-    world.do(Put(b"d", b"n", bytes(7) + b"\1", 5))
-    world.do(Remove(b"d", b"x"), Put(b"d", b"x", b"masked"), Add(b"d", b"n", 1))
-    assert world.seen(Selection()) == [(b"n", 1_000, bytes(7) + b"\2")]
-
-
 def test_numbers_grow_and_values_are_appended_to_above_what_they_replace(world: World) -> None:
-    """Also where that is of the future; numbers begin again from below, as Java's do."""
     world.do(Put(b"d", b"n", b"\x7f" + b"\xff" * 7, 2_000), Put(b"d", b"v", b"a", 10))
     (result,) = world.rows.mutate(T, [(b"r", [Append(b"d", b"v", b"b"), Add(b"d", b"n", 1)])])
     assert [version[1:] for version in result.versions] == [
@@ -143,7 +131,6 @@ def test_numbers_grow_and_values_are_appended_to_above_what_they_replace(world: 
 def test_the_expected_value_stands_on_the_left(
     world: World, condition: Condition, holds: bool
 ) -> None:
-    """HBase compares that way round, and takes an absent cell for equal to nothing only."""
     world.do(Put(b"d", b"x", b"m", 2_000))
     assert world.rows.check_and_mutate(T, b"r", condition, [Put(b"d", b"y", b"done")]) is holds
     # Never below what was looked at, or it would be hidden by it.
@@ -151,17 +138,11 @@ def test_the_expected_value_stands_on_the_left(
     assert world.seen(Selection(((b"d", b"y"),))) == ([(b"y", at, b"done")] if holds else [])
 
 
-def test_a_cell_without_a_column_is_a_cell(world: World) -> None:
-    """HBase's null column."""
-    world.do(Put(b"d", b"", b"bare", 5), Put(b"d", b"x", b"1", 5))
-    assert world.seen(Selection(((b"d", b""),))) == [(b"", 5, b"bare")]
-    assert world.seen() == [(b"", 5, b"bare"), (b"x", 5, b"1")]
-
-
 def test_a_compaction_forgets_markers_and_what_has_expired(world: World) -> None:
-    """Afterwards late puts are seen, as after HBase's; nothing is left of what nobody can see."""
     empty = list(world.store.read(lambda reader: list(reader.keys(b"", b"\xff"))))
+    world.do(Put(b"d", b"y", b"1", ttl_ms=100))
     world.do(Put(b"d", b"x", b"1", 5), Remove(b"d", b"x", 6, exact=True), Remove(timestamp=7))
+    world.clock.advance(101)
     world.tables.compact(T, 7)
     world.do(Put(b"d", b"x", b"masked", 7))
     assert world.seen() == []
@@ -172,7 +153,6 @@ def test_a_compaction_forgets_markers_and_what_has_expired(world: World) -> None
 
 
 def test_a_cell_with_a_ttl_of_its_own_is_gone_after_it_for_everybody(world: World) -> None:
-    """For reads of both kinds, scans, conditions, checks of transactions, and compactions."""
     world.do(Put(b"d", b"x", b"1", ttl_ms=100), Put(b"d", b"n", b"2"))
     world.clock.advance(100)
     assert world.tables.read([X]) == {X: Cell(b"1", 1_000)}
@@ -194,17 +174,7 @@ def test_a_cell_with_a_ttl_of_its_own_is_gone_after_it_for_everybody(world: Worl
     assert world.tables.read([X]) == {X: Cell(b"3", 1_101)}
 
 
-def test_a_cell_whose_own_ttl_is_over_is_compacted_away(world: World) -> None:
-    """Else what was to be gone would fill the disk."""
-    empty = world.store.read(lambda reader: list(reader.keys(b"", b"\xff")))
-    world.do(Put(b"d", b"x", b"1", ttl_ms=100))
-    world.clock.advance(101)
-    world.tables.compact(T)
-    assert world.store.read(lambda reader: list(reader.keys(b"", b"\xff"))) == empty
-
-
 def test_what_is_added_to_keeps_its_ttl_unless_it_is_given_another(world: World) -> None:
-    """As in HBase, whose counters carry it on."""
     world.do(Add(b"d", b"x", 1, ttl_ms=100), Append(b"d", b"y", b"1", ttl_ms=100))
     world.do(Add(b"d", b"x", 1), Append(b"d", b"y", b"1"), Add(b"d", b"z", 1, ttl_ms=100))
     world.do(Add(b"d", b"z", 1, ttl_ms=500))
@@ -215,7 +185,6 @@ def test_what_is_added_to_keeps_its_ttl_unless_it_is_given_another(world: World)
 
 
 def test_versions_that_must_stay_outlive_the_ttl(world: World) -> None:
-    """MIN_VERSIONS, in reads of both kinds and in compactions."""
     world.admin.add_family(T, b"m", FamilySettings(versions=3, min_versions=1, ttl_ms=100))
     for time in (800, 850, 950):
         world.do(Put(b"m", b"x", b"%d" % time, time))
@@ -243,7 +212,6 @@ def test_versions_that_must_stay_outlive_the_ttl(world: World) -> None:
 def test_what_hbase_refuses_is_refused_with_its_reason(
     world: World, row: bytes, operation: Operation, reason: str
 ) -> None:
-    """The services make HBase's exceptions of the reasons."""
     with pytest.raises(Refused) as caught:
         world.do(Put(b"d", b"x", b"undone"), operation, row=row)
     assert caught.value.reason == reason
@@ -251,7 +219,6 @@ def test_what_hbase_refuses_is_refused_with_its_reason(
 
 
 def test_a_cell_may_be_as_large_as_hbase_takes_it(world: World) -> None:
-    """And a value that is appended to may not become larger."""
     largest = bytes(MAX_CELL - 27)  # 20 bytes, 4 for the length, and three names of one byte
     world.do(Put(b"d", b"x", largest))
     with pytest.raises(Refused, match=r"the cell is too large .* limit=10485760"):
@@ -260,7 +227,6 @@ def test_a_cell_may_be_as_large_as_hbase_takes_it(world: World) -> None:
 
 
 def test_a_column_may_be_longer_than_a_row(world: World) -> None:
-    """Also beside others that begin in the same way, and in a long row, read in both directions."""
     row, long = b"\0" * 32_767, b"c" * MAX_COLUMN
     names = [long[:-1], long, long[:-1] + b"d"]
     world.do(*[Put(b"d", name, b"1") for name in names], row=row)
@@ -273,7 +239,6 @@ def test_a_column_may_be_longer_than_a_row(world: World) -> None:
 
 
 def test_a_disabled_table_refuses_reads_and_writes_of_all_kinds(world: World) -> None:
-    """Whoever disabled it relies on nothing changing meanwhile."""
     world.do(Put(b"d", b"x", b"1", 5))
     world.admin.disable(T)
     for call in (
@@ -287,3 +252,116 @@ def test_a_disabled_table_refuses_reads_and_writes_of_all_kinds(world: World) ->
             call()
     world.admin.enable(T)
     assert world.seen() == [(b"x", 5, b"1")]
+
+
+LONG = b"k" * 700
+ROWS = [b"a", b"a\0", b"a\0\0", b"a\0\xff", b"b", LONG, LONG + b"\0", LONG + b"z", b"\xff" * 600]
+
+
+def opened(store: OrderedStore) -> Rows:
+    clock = ManualClock()
+    Admin(store, clock).create(b"before", {b"d": FamilySettings()})
+    Admin(store, clock).create(T, {b"d": FamilySettings(), b"e": FamilySettings()})
+    Admin(store, clock).create(b"after", {b"d": FamilySettings()})
+    rows = Rows(store, clock)
+    for table in (b"before", b"after"):
+        rows.mutate(table, [(b"x", [Put(b"d", b"x", b"1")])])
+    return rows
+
+
+@pytest.fixture(scope="module", params=["memory", "embedded"])
+def rows(
+    request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory
+) -> Iterator[Rows]:
+    path: Path = tmp_path_factory.mktemp("scans")
+    embedded = request.param == "embedded"
+    store = LmdbStore(str(path / "store"), sync=False) if embedded else MemoryStore()
+    found = opened(store)
+    found.mutate(T, [(row, [Put(b"d", b"x", row), Put(b"e", b"y", b"2")]) for row in ROWS])
+    yield found
+    store.close()
+
+
+def scanned(rows: Rows, asked: Range, selection: Selection, limit: int) -> list[bytes]:
+    found, page = [], Page([], None)
+    while True:
+        page = rows.scan(T, asked, selection, limit_rows=limit, resume=page.resume)
+        assert len(page.results) <= limit
+        found += [result.row for result in page.results]
+        if page.resume is None:
+            return found
+
+
+ends = st.one_of(st.just(b""), st.sampled_from([*ROWS, b"0", b"a\0\1", LONG + b"a", b"\xff" * 601]))
+
+
+@settings(suppress_health_check=[HealthCheck.function_scoped_fixture], deadline=None)
+@given(
+    asked=st.builds(Range, ends, ends, st.booleans(), st.booleans()),
+    limit=st.integers(1, 4),
+)
+def test_any_range_is_scanned_in_order_in_pages_of_any_size(
+    rows: Rows, asked: Range, limit: int
+) -> None:
+    ends_ = [(asked.start, True), (asked.stop, asked.include_stop)]
+    (first, first_too), (last, last_too) = reversed(ends_) if asked.reverse else ends_
+
+    def inside(row: bytes) -> bool:
+        after = row > first or (row == first and first_too)
+        return after and (not last or row < last or (row == last and last_too))
+
+    expected = sorted(filter(inside, ROWS), reverse=asked.reverse)
+    assert scanned(rows, asked, Selection(), limit) == expected
+
+
+def test_a_page_ends_where_much_was_looked_at_in_vain() -> None:
+    rows = opened(MemoryStore())
+    count = PAGE_ROWS_SEEN + 1
+    rows.mutate(T, [(b"%05d" % number, [Put(b"d", b"x", b"1")]) for number in range(count)])
+    nothing = Selection(filter=parse_filter(b"ValueFilter(=, 'binary:2')"))
+    page = rows.scan(T, Range(), nothing, limit_rows=10)
+    assert page.results == []
+    assert page.resume is not None
+    assert rows.scan(T, Range(), nothing, limit_rows=10, resume=page.resume).resume is None
+
+
+def test_a_page_ends_where_its_values_are_large() -> None:
+    rows = opened(MemoryStore())
+    size = PAGE_BYTES // 2
+    rows.mutate(T, [(b"%d" % number, [Put(b"d", b"x", bytes(size))]) for number in range(9)])
+    assert len(rows.scan(T, Range(), Selection(), limit_rows=9).results) == 2
+
+
+@pytest.mark.parametrize("reverse", [False, True])
+def test_a_page_of_no_rows_is_before_the_first_row(reverse: bool) -> None:
+    rows = opened(MemoryStore())
+    rows.mutate(T, [(row, [Put(b"d", b"x", b"1")]) for row in (b"a", b"b")])
+    empty = rows.scan(T, Range(reverse=reverse), Selection(), limit_rows=0)
+    page = rows.scan(T, Range(reverse=reverse), Selection(), limit_rows=9, resume=empty.resume)
+    assert [each.row for each in page.results] == ([b"b", b"a"] if reverse else [b"a", b"b"])
+
+
+def test_a_row_of_many_versions_comes_as_several_results() -> None:
+    rows = opened(MemoryStore())
+    puts = [Put(b"d", b"%d" % number, b"1") for number in range(5)]
+    rows.mutate(T, [(b"r", puts), (b"s", puts[:2])])
+    page = rows.scan(T, Range(), Selection(batch=2), limit_rows=9)
+    assert [(each.row, len(each.versions), each.partial) for each in page.results] == [
+        (b"r", 2, True),
+        (b"r", 2, True),
+        (b"r", 1, False),
+        (b"s", 2, False),
+    ]
+
+
+def test_a_scan_goes_on_in_a_table_that_was_truncated_meanwhile() -> None:
+    store = MemoryStore()
+    rows = opened(store)
+    rows.mutate(T, [(row, [Put(b"d", b"x", b"1")]) for row in (b"a", b"b")])
+    first = rows.scan(T, Range(), Selection(), limit_rows=1)
+    admin = Admin(store, ManualClock())
+    admin.disable(T)
+    admin.truncate(T)
+    rows.mutate(T, [(b"c", [Put(b"d", b"x", b"1")])])
+    page = rows.scan(T, Range(), Selection(), limit_rows=9, resume=first.resume)
+    assert [result.row for result in page.results] == [b"c"]

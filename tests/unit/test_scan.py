@@ -14,154 +14,83 @@ from recovery import Kind, check
 from recovery.scan import (
     AHEAD_MS,
     list_heads,
-    list_suspects,
     summary,
     transactions,
     whole_row,
 )
 from recovery.search import find
-from tests.unit.worlds import TABLE, TAKEN, BreakingOff, World, X, Y, stopped_at
+from tests.unit.worlds import TABLE, BreakingOff, World, X, Y, stopped_at
 from txn.assertions import Some
 from txn.client.parts import PartsClient
 from txn.errors import AssertionFailedError, InvalidRequestError, TableUnavailable
 from txn.model import Cell, Edit, Key, Mutation, Row, RowExclusion, check_exclusion
+from txn.protocol.codec import Buffer, Plan
 from txn.protocol.row import (
     RowState,
     TransactionRow,
     child_key,
-    column,
     created_ms,
     decode_row,
-    is_row_key,
     new_row_key,
 )
 from txn.protocol.statuses import ProtocolName, Status
-from txn.spans import Span
-from txn.testing.counting import CountingStore
-
-STATES = {
-    Status.PART: RowState.UNDECIDED,
-    Status.WRITTEN: RowState.UNDECIDED,
-    Status.LOCKED: RowState.UNDECIDED,
-    Status.ASSERTED: RowState.DECIDED,
-    Status.PUT: RowState.DECIDED,
-    Status.CLEANING: RowState.DECIDED,
-    Status.COMPLETE: RowState.FINISHED,
-    Status.ABORTING: RowState.ABORTING,
-    Status.ABORTED: RowState.FINISHED,
-}
+from txn.request import Request
+from txn.testing.faulty import FaultyStore
 
 
-@pytest.mark.parametrize("status", Status)
-def test_each_status_calls_for_something(status: Status) -> None:
-    """Recovery is a table from status to work, and this is the table."""
-    world = World()
-    stopped_at(world, Status.ASSERTED)
-    (row,) = world.rows()
-    changed = TransactionRow(row.row_key, status, buffer=row.buffer, plan=row.plan)
-    assert changed.state is STATES[status]
-
-
-def test_a_row_without_status_is_debris_and_one_without_buffer_is_what_its_status_says() -> None:
-    """The one can never decide; the owner of the other still may, and then nobody can finish it."""
-    assert TransactionRow(b"row").state is RowState.DEBRIS
-    assert TransactionRow(b"row", Status.LOCKED).state is RowState.UNDECIDED
-    assert TransactionRow(b"row", Status.ABORTING).state is RowState.ABORTING
-    assert TransactionRow(b"row", Status.ASSERTED).state is RowState.UNREADABLE
-    assert TransactionRow(b"row", Status.COMPLETE).state is RowState.FINISHED
-
-
-def test_what_may_be_decided_and_does_not_decode_is_unreadable() -> None:
-    """Guessing at it could lose a commit."""
-    assert TransactionRow(b"row", corrupt="unknown status").state is RowState.UNREADABLE
-    assert TransactionRow(b"row", Status.PUT, corrupt="junk").state is RowState.UNREADABLE
-
-
-def test_a_decided_row_without_a_plan_is_unreadable() -> None:
-    """It cannot be finished: nobody knows at which timestamp."""
-    world = World()
-    row_key = stopped_at(world, Status.ASSERTED)
-    plan = column(b"txn", row_key, b"plan")
-    cell = world.cell(plan)
-    assert cell is not None
-    world.store.write([Edit(plan, None, cell.timestamp)])
-    (row,) = world.rows()
-    assert row.corrupt is None
-    assert row.state is RowState.UNREADABLE
-
-
-def test_rows_that_are_no_transactions_are_passed_over() -> None:
-    """The markers of `once` live in the same table."""
-    world = World()
-    done = world.engine.commit([Mutation(X, b"1")], once="token")
-    found = list(transactions(world.engine.context))
-    assert [row.row_key for row in found] == [done.transaction]
-    assert len(list(world.store.scan(b"txn"))) == 3  # and the name of the protocol
-
-
-def test_rows_come_lazily() -> None:
-    """A store may hold more rows than fit into memory."""
-    world = World()
-    for _ in range(3):
-        world.engine.commit([Mutation(X, b"1")])
-    rows = transactions(world.engine.context)
-    first = next(rows).row_key
-    rows.close()
-    assert first == world.rows()[0].row_key
+@pytest.mark.parametrize(
+    ("status", "row", "state"),
+    [
+        (Status.PART, {}, RowState.UNDECIDED),
+        (Status.WRITTEN, {}, RowState.UNDECIDED),
+        (Status.LOCKED, {}, RowState.UNDECIDED),
+        (Status.ASSERTED, {}, RowState.DECIDED),
+        (Status.PUT, {}, RowState.DECIDED),
+        (Status.CLEANING, {}, RowState.DECIDED),
+        (Status.COMPLETE, {}, RowState.FINISHED),
+        (Status.ABORTING, {}, RowState.ABORTING),
+        (Status.ABORTED, {}, RowState.FINISHED),
+        (None, {"buffer": None}, RowState.DEBRIS),
+        (Status.LOCKED, {"buffer": None}, RowState.UNDECIDED),
+        (Status.ABORTING, {"buffer": None}, RowState.ABORTING),
+        (Status.ASSERTED, {"buffer": None}, RowState.UNREADABLE),
+        (Status.ASSERTED, {"plan": None}, RowState.UNREADABLE),
+        (Status.COMPLETE, {"buffer": None}, RowState.FINISHED),
+        (None, {"corrupt": "unknown status"}, RowState.UNREADABLE),
+        (Status.PUT, {"corrupt": "junk"}, RowState.UNREADABLE),
+    ],
+)
+def test_each_status_calls_for_something(
+    status: Status | None, row: dict[str, Any], state: RowState
+) -> None:
+    whole = TransactionRow(b"row", status, buffer=Buffer(Request(()), 1), plan=Plan(7, ()))
+    assert replace(whole, **row).state is state
 
 
 @pytest.mark.parametrize("salt_buckets", [1, 100])
-def test_a_transaction_is_found_by_a_part_of_its_key(salt_buckets: int) -> None:
+def test_a_transaction_is_found_by_a_piece_of_its_key(salt_buckets: int) -> None:
     """People copy what they can see of it."""
     world = World(salt_buckets=salt_buckets)
-    context = world.engine.context
-    keys = [world.engine.commit([Mutation(X, b"1")]).transaction for _ in range(3)]
-    for row_key in keys:
-        name = row_key[row_key.index(b"transaction.") :]
-        uid = name.split(b".")[2]
-        for part in (row_key, name, uid, uid[:12], uid[-12:], row_key[:-1]):
-            assert list(find(context, part)) == [row_key]
-    assert sorted(find(context, b"transaction.")) == sorted(keys)
-    assert sorted(find(context, b"%d" % created_ms(keys[0]))) == sorted(keys)
-    assert list(find(context, b"transaction.1700000000000." + b"0" * 32)) == []
-    assert list(find(context, b"nothing")) == []
-
-
-def test_a_whole_row_key_is_looked_up_and_not_searched_for() -> None:
-    """Somebody asks for a transaction that has expired, in a table of a million."""
-    world = World(salt_buckets=100)
-    for _ in range(20):
-        world.engine.commit([Mutation(X, b"1")])
-    store = CountingStore(world.store)
-    context = replace(world.engine.context, store=store)
-    row_key = world.rows()[0].row_key
-    bare = row_key.partition(b"@")[0]
-    gone = row_key.replace(b"transaction.17", b"transaction.16")
-    on_row: list[bytes] = []
-    for wanted in (row_key, row_key[3:], bare, bare[3:]):
-        assert list(find(context, wanted, on_row.append)) == [row_key]
-    assert list(find(context, gone[3:], on_row.append)) == []
-    assert on_row == [b"txn"] * 3  # the row itself, where its bucket or its database is left out
-
-
-@pytest.mark.parametrize("salt_buckets", [1, 100])
-def test_a_piece_of_a_key_means_a_transaction_and_not_its_parts(salt_buckets: int) -> None:
-    """Each part's key begins with that of its transaction; it is found by what comes after that."""
-    world = World(salt_buckets=salt_buckets)
     context, client = world.engine.context, PartsClient(world.engine)
-    whole = client.begin()
+    other = world.engine.commit([Mutation(X, b"1")]).transaction
+    world.clock.advance(1)
+    whole, on_row = client.begin(), list[bytes]()
     parts = [child_key(whole, *of) for of in ((0, 0), (0, 1), (1, 0))]
     for n, of in enumerate(((0, 0), (0, 1), (1, 0))):
         client.write(whole, *of, [Mutation(Key(f"{n}", "d", "x", TABLE), b"1")])
     time, uid = whole[whole.index(b"transaction.") :].split(b".")[1:]
     names = (whole, b"transaction.%b.%b" % (time, uid), b"%b.%b" % (time, uid), uid)
-    for piece in (*names, whole[:-1], time, uid[:12], uid[-12:], b"transaction."):
+    for piece in (*names, whole[:-1], time, uid[:12], uid[-12:], whole.partition(b"@")[0]):
         assert list(find(context, piece)) == [whole]
     for name in names:
         assert list(find(context, name + b".part-00000-00001")) == [parts[1]]
         assert list(find(context, name + b".part-00000")) == parts[:2]
         assert list(find(context, name + b".part-")) == parts
     assert list(find(context, b"part-00001-00000")) == list(find(context, b"1-00000")) == parts[2:]
+    assert sorted(find(context, b"transaction.")) == sorted([other, whole])
+    gone = whole.replace(b"transaction.17", b"transaction.16")
+    for missing in (b"nothing", gone[gone.index(b"transaction.") :]):
+        assert list(find(context, missing, on_row.append)) == []
     row = whole_row(context, whole)
     assert row is not None
     world.store.write([Edit(key, None, cell.timestamp) for key, cell in row.cells.items()])
@@ -169,55 +98,25 @@ def test_a_piece_of_a_key_means_a_transaction_and_not_its_parts(salt_buckets: in
     assert list(find(context, parts[0])) == parts[:1]
 
 
-def test_a_whole_row_has_every_cell_or_is_none() -> None:
-    """Deleting a row must not leave a column behind that reading it does not name."""
-    world = World()
-    row_key = world.engine.commit([Mutation(X, b"1")]).transaction
-    row = whole_row(world.engine.context, row_key)
-    assert row is not None
-    names = {key.column for key in row.cells}
-    assert names == {b"buffer", b"status", b"plan"} | {b"at." + status.value for status in TAKEN}
-    assert whole_row(world.engine.context, row_key + b"0") is None
-
-
 def test_the_summary_counts_what_a_quiet_store_has_none_of() -> None:
     """A job that ends with no lock, no tag and no unfinished row has left nothing behind."""
     world = World()
+    context = world.engine.context
     world.engine.commit([Mutation(X, b"1")], once="token")
     with pytest.raises(AssertionFailedError):
         world.engine.commit([], [Some(Y)])
-    quiet = summary(world.engine.context, [TABLE])
+    quiet = summary(context, [TABLE])
     assert quiet.is_quiet
     assert quiet.transactions == {"5-COMPLETE": 1, "7-ABORTED": 1}
     stopped_at(world, Status.PUT, Y)
-    loud = summary(world.engine.context, [TABLE])
-    assert (loud.unfinished, loud.locks, loud.tags) == (1, 1, 1)
+    marker = Key(b"once.token", b"t", b"done", b"txn")
+    world.store.write([Edit(marker.lock, b"somebody", world.clock.wall_ms() + 10)])
+    loud = summary(context, [TABLE])
+    assert (loud.unfinished, loud.locks, loud.tags) == (1, 2, 1)
     assert not loud.is_quiet
 
 
-def test_the_summary_sees_the_markers_of_once() -> None:
-    """They are locked and tagged like any key, in the transaction table."""
-    world = World()
-    world.engine.commit([Mutation(X, b"1")], once="token")
-    marker = Key(b"once.token", b"t", b"done", b"txn")
-    world.store.write([Edit(marker.lock, b"somebody", world.clock.wall_ms() + 10)])
-    assert summary(world.engine.context).locks == 1
-
-
-def test_a_scan_is_one_call_for_any_number_of_rows() -> None:
-    """The rows are not read one by one."""
-    world = World()
-    for _ in range(5):
-        world.engine.commit([Mutation(X, b"1")])
-    counting = CountingStore(world.store)
-    context = world.client(counting).context  # type: ignore[arg-type]
-    counting.reset()
-    assert len(list(transactions(context))) == 5
-    assert counting.calls == {"scan": 1}
-
-
 def test_every_look_goes_on_where_the_store_failed() -> None:
-    """A gateway's restart costs a page, not the whole look; nothing is missed or counted twice."""
     world = World()
     rows = [Key(b"%03d" % number, "d", "x", TABLE) for number in range(100)]
     world.engine.commit_many([([Mutation(key, b"1")], []) for key in rows])
@@ -263,48 +162,13 @@ def test_finished_rows_are_passed_over_while_their_keys_are_young(salt_buckets: 
     behind = copy_row(world, done, began - 9 * DAY_MS, 1, salt_buckets)
     ahead = copy_row(world, done, now_ms - 1000, 2, salt_buckets)
     far_ahead = copy_row(world, done, now_ms + AHEAD_MS + 1000, 3, salt_buckets)
-
-    def expired() -> set[bytes | None]:
-        return {found.transaction for found in check(context)}
-
-    assert expired() == {done, behind, far_ahead}
-    found = {row.row for row in list_suspects(context, Span(b"txn"), DAY_MS) if row.cells}
-    assert {done, behind, far_ahead} <= found and ahead not in found
-    world.clock.advance(DAY_MS)
-    assert expired() == {done, behind, ahead}  # that one's key has just become young
-    world.clock.advance(2 * DAY_MS)
-    assert expired() == {done, behind, ahead, far_ahead}
-
-
-def test_an_unfinished_row_is_found_among_finished_ones_of_every_bucket() -> None:
-    """Each bucket has young rows of its own, and something before them and behind."""
-    world = World(salt_buckets=20)
-    context = world.engine.context
-    done = world.engine.commit([Mutation(X, b"1")], once="token").transaction
-    for uid in range(40):
-        copy_row(world, done, created_ms(done), uid, 20)
-    keys = [stopped_at(world, Status.LOCKED, Key(f"{n}", "d", "x", TABLE)) for n in range(10)]
-    suspects = list_suspects(context, Span(b"txn"), DAY_MS)
-    names = [row.row for row in suspects if row.cells]
-    assert set(keys) <= set(names) and len(names) == len(set(names))
-    assert b"once.token" in names and done not in names
-    assert {found.transaction for found in check(context, grace_ms=0)} == set(keys)
-    part = Span(b"txn", keys[3], max(keys) + b"\0")
-    some = {row.row for row in list_suspects(context, part, DAY_MS) if row.cells}
-    assert some == {name for name in names if name in part_of(part, names)}
-
-
-class Pondering(CountingStore):
-    """A store that takes ten milliseconds for each row that it leaves out."""
-
-    def __init__(self, world: World) -> None:
-        super().__init__(world.store)
-        self._world = world
-
-    def scan(self, *args: Any, **options: Any) -> Iterator[Row]:
-        if args[4] is not None:
-            self._world.clock.advance(10 * sum(1 for _ in self._world.store.scan(*args[:4])))
-        yield from super().scan(*args, **options)
+    for days, expected in (
+        (1, {done, behind, far_ahead}),
+        (2, {done, behind, ahead}),  # the key of the last one has just become young
+        (0, {done, behind, ahead, far_ahead}),
+    ):
+        assert {found.transaction for found in check(context)} == expected
+        world.clock.advance(days * DAY_MS)
 
 
 def test_a_look_can_be_ended_while_there_is_nothing_to_tell() -> None:
@@ -313,39 +177,38 @@ def test_a_look_can_be_ended_while_there_is_nothing_to_tell() -> None:
     done = world.engine.commit([Mutation(X, b"1")]).transaction
     world.clock.advance(DAY_MS)
     now_ms = world.clock.wall_ms()
-    for uid in range(2_000):
-        copy_row(world, done, now_ms - DAY_MS // 2 + uid * 10_000, uid, 1)
-    store = Pondering(world)
-    context, times = replace(world.engine.context, store=store), [now_ms]
+    for uid in range(500):
+        copy_row(world, done, now_ms - DAY_MS // 2 + uid * 40_000, uid, 1)
+    store, times, reached, rows = FaultyStore(world.store), [now_ms], list[bytes](), list[bytes]()
+    scan, counted = store.scan, list[object]()
 
-    reached: list[bytes] = []
+    def ponder(*args: Any, **options: Any) -> Iterator[Row]:
+        """Take 40 milliseconds for each row that is left out."""
+        counted.append(args)
+        if args[4] is not None:
+            world.clock.advance(40 * sum(1 for _ in world.store.scan(*args[:4])))
+        yield from scan(*args, **options)
 
     def on_progress(table: bytes, row: bytes) -> None:
         times.append(world.clock.wall_ms())
         reached.append(row)
 
-    rows: list[str] = []
-    looks = check(context, on_row=lambda _: rows.append(""), on_progress=on_progress)
+    store.scan = ponder  # type: ignore[method-assign]
+    slow = replace(world.engine.context, store=store)
+    looks = check(slow, on_row=rows.append, on_progress=on_progress)
     assert [found.kind for found in looks] == [Kind.EXPIRED]
     assert len(rows) == 2  # that one, and what tells of the protocol
     assert max(later - before for before, later in pairwise(times)) < 1_000
-    assert store.calls["scan"] < 300
-    assert len(reached) > 20 and reached == sorted(
-        reached, reverse=True
-    )  # which tells how far it has come
+    assert len(counted) < 300
+    assert len(reached) > 20 and reached == sorted(reached, reverse=True)  # how far it has come
     times[:] = []
     assert len(list(check(world.engine.context, on_progress=on_progress))) == 1
     assert len(times) < 30  # where the store is quick
 
 
-def part_of(span: Span, names: list[bytes]) -> list[bytes]:
-    return [name for name in names if span.start <= name < (span.stop or b"\xff")]
-
-
 @pytest.mark.usefixtures("rows_for_all")
 @pytest.mark.parametrize("protocol", ["six-phase", "fenced"])
 def test_heads_tell_since_when_rows_have_their_status(protocol: ProtocolName) -> None:
-    """`txn ls --older-than` goes by it, without reading what the rows were to write."""
     world = World(protocol=protocol)
     stopped_at(world, Status.WRITTEN)
     world.clock.advance(60_000)
@@ -358,26 +221,11 @@ def test_heads_tell_since_when_rows_have_their_status(protocol: ProtocolName) ->
     }
     assert not any(head.buffer for head in heads)
     (head,) = list_heads(context, [Status.WRITTEN])
+    assert [each.row for each in list_heads(context, [None])] == [b"protocol"]
     assert rows[head.row].status is Status.WRITTEN
 
 
-def test_rows_without_a_known_status_are_listed_apart() -> None:
-    """What is left of a deleted row, and what a newer version has written, must not be hidden."""
-    world = World()
-    done = world.engine.commit([Mutation(X, b"1")]).transaction
-    debris, newer = (new_row_key(created_ms(done), uid) for uid in (1, 2))
-    world.store.write([Edit(column(b"txn", debris, b"buffer"), b"late", 5)])
-    world.store.write([Edit(column(b"txn", newer, b"status"), b"9-NEW", 5)])
-    found = [row.row for row in list_heads(world.engine.context, [None])]
-    assert [name for name in found if is_row_key(name)] == sorted([debris, newer])
-    assert [row.row for row in list_heads(world.engine.context, list(Status))] == [done]
-    counted = summary(world.engine.context)
-    assert counted.transactions == {"5-COMPLETE": 1, "no status": 2}
-    assert counted.unfinished == 1  # the newer one may be committed
-
-
 def test_a_table_that_goes_amid_a_look_is_told_at_once() -> None:
-    """It comes back by a person's hand: nobody waits for it."""
     world = World()
     for _ in range(3):
         world.engine.commit([Mutation(X, b"1")])
@@ -393,7 +241,6 @@ def test_a_table_that_goes_amid_a_look_is_told_at_once() -> None:
 
 
 def test_a_row_is_left_out_by_the_value_of_one_cell() -> None:
-    """Where a store cannot tell, its client does, and by the same rule."""
     exclude = RowExclusion(b"d", b"x", frozenset({b"out"}))
     family = Key("r", "e", "x", "data")
     assert exclude.matches(Row(b"r", {family: Cell(b"in", 1), X: Cell(b"out", 1)}))

@@ -1,4 +1,5 @@
-"""Scans: rows in order, each resolved, row by row or as of one instant."""
+"""Scans: rows in order, each resolved, row by row or as of one instant; and what a transaction that
+scanned does before its decision, when its readers wait: see docs/protocol.md."""
 
 from __future__ import annotations
 
@@ -18,18 +19,21 @@ from tests.unit.worlds import (
     World,
     X,
     Y,
+    Z,
     after_status,
-    ghost,
     stopped_at,
 )
-from txn.assertions import Exact
-from txn.client.block import OptimisticTransaction
-from txn.client.engine import Engine
-from txn.errors import ConflictError, DeadlineError, InvalidRequestError, NotApplied
+from txn import Engine
+from txn.errors import (
+    AbortedError,
+    ConflictError,
+    DeadlineError,
+    InvalidRequestError,
+    NotApplied,
+)
 from txn.model import (
     KEEP_DELETES_MS,
     MAX_ROW,
-    Cell,
     Check,
     Delete,
     Edit,
@@ -38,12 +42,13 @@ from txn.model import (
     Row,
     RowCells,
     cell_bytes,
+    new_tuple,
 )
 from txn.policy import Policy
-from txn.protocol.row import column
-from txn.protocol.statuses import Status
+from txn.protocol import prepare as prepare_module
+from txn.protocol.row import LATE, column
+from txn.protocol.statuses import ProtocolName, Status
 from txn.spans import Span, make_span
-from txn.stores.base import Store
 from txn.testing.counting import CountingStore
 from txn.testing.faulty import Call, Crash, Fault, Reply
 
@@ -66,13 +71,9 @@ def filled(world: World, *rows: str | bytes) -> None:
     world.engine.commit([Mutation(key(row), b"1") for row in rows])
 
 
-def down(times: int, method: str) -> Callable[[Call], Fault]:
-    """Let the first so many calls of a method fail."""
-    left = [Fault(frozenset(), Reply.NOT_APPLIED)] * times
-    return lambda call: left.pop() if call.method == method and left else Fault()
-
-
-# ------------------------------------------------------------------------------ what is asked
+@pytest.fixture
+def world() -> World:
+    return World()
 
 
 @both_ways
@@ -94,24 +95,10 @@ def down(times: int, method: str) -> Callable[[Call], Fault]:
     ],
 )
 def test_what_a_scan_covers(asked: dict[str, object], expected: str, snapshot: bool) -> None:
-    """From start to stop, or all rows with a prefix, and nothing else."""
     world = World()
     filled(world, "c", "a", b"b\xff", "b")
     found = world.engine.scan(snapshot=snapshot, **asked)  # type: ignore[arg-type]
     assert [row.row.decode("latin-1") for row in found] == expected.split()
-
-
-@both_ways
-def test_what_a_scan_shows(snapshot: bool) -> None:
-    """RowCells as a read shows them; no lock, no tag, and no row that has nothing else."""
-    world = World()
-    filled(world, "a", "b")
-    world.engine.commit([Delete(key("a")), Mutation(key("b", "y"), b"2")])
-    (row,) = world.engine.scan(TABLE, snapshot=snapshot)
-    wanted = [key("b"), key("b", "y")]
-    assert row == Row(b"b", world.engine.read(wanted))  # type: ignore[arg-type]
-    (row,) = world.engine.scan(columns=[("d", "y")], snapshot=snapshot)
-    assert list(row.cells) == [key("b", "y")]
 
 
 @both_ways
@@ -122,6 +109,7 @@ def test_what_a_scan_shows(snapshot: bool) -> None:
         ({"columns": [("e", "x")]}, "no such family"),
         ({"columns": [("d", "x_lock")]}, "reserved"),
         ({"columns": ["d:x"]}, "pairs"),
+        ({"columns": []}, "columns"),  # HBase would return all for none
         ({"columns": [("d", "x", "y")]}, "pairs"),
         ({"prefix": "a", "start": "b"}, "a prefix, or"),
         ({"start": 5}, "start must be"),
@@ -130,15 +118,12 @@ def test_what_a_scan_shows(snapshot: bool) -> None:
 def test_a_bad_scan_is_refused_at_once(
     asked: dict[str, object], message: str, snapshot: bool
 ) -> None:
-    """Not when its first row is asked for."""
     with pytest.raises(InvalidRequestError, match=message):
         World().engine.scan(snapshot=snapshot, **asked)  # type: ignore[arg-type]
 
 
 @both_ways
-def test_a_scan_ends_at_its_deadline(snapshot: bool) -> None:
-    """However many rows are left, or the store fails."""
-    world = World()
+def test_a_scan_ends_at_its_deadline(world: World, snapshot: bool) -> None:
     filled(world, "a", "b", "c")
     with pytest.raises(DeadlineError, match="before anything was read"):
         next(world.engine.scan(snapshot=snapshot, deadline_ms=0))
@@ -151,10 +136,9 @@ def test_a_scan_ends_at_its_deadline(snapshot: bool) -> None:
 
 
 def test_a_read_is_not_tried_longer_than_it_may_take() -> None:
-    """The policy's patience with a store is longer."""
     world = World(replace(POLICY, store_patience_ms=4_000))
     filled(world, "a")
-    world.faults.plan = down(1_000, "read")
+    world.faults.plan = lambda call: Fault(frozenset(), Reply.NOT_APPLIED)
     for read in (
         lambda: world.engine.read([key("a")], deadline_ms=100),
         lambda: world.engine.run(lambda t: t.get(key("a")), deadline_ms=100),
@@ -165,24 +149,7 @@ def test_a_read_is_not_tried_longer_than_it_may_take() -> None:
         assert 0 < world.clock.monotonic_ms() - began_ms <= 200
 
 
-def test_a_block_may_read_for_longer_than_the_policy_gives_a_commit() -> None:
-    """Only a deadline of its own is for its reads as well."""
-    world = World()
-    filled(world, "a", "b")
-
-    def block(t: OptimisticTransaction) -> list[bytes | None]:
-        found = [t.get(key("a"))]
-        world.clock.advance(POLICY.deadline_ms)
-        return [*found, t.get(key("b"))]
-
-    assert world.engine.run(block) == [b"1", b"1"]
-    with pytest.raises(DeadlineError, match="before anything was read"):
-        world.engine.run(block, deadline_ms=POLICY.deadline_ms)
-
-
-def test_a_view_may_be_bounded_in_bytes() -> None:
-    """For a server, which has all of it in memory at once."""
-    world = World()
+def test_a_view_may_be_bounded_in_bytes(world: World) -> None:
     filled(world, "a", "b", "c")
     found = list(world.engine.scan(snapshot=True))
     size = sum(cell_bytes(k, cell.value) for row in found for k, cell in row.cells.items())
@@ -195,7 +162,6 @@ def test_a_view_may_be_bounded_in_bytes() -> None:
 
 @both_ways
 def test_the_cells_of_a_scan_are_found_by_the_keys_that_a_read_takes(snapshot: bool) -> None:
-    """Those of the engine's own table name none. The rows stay what they were otherwise."""
     world = World()
     world.engine.commit([Mutation(X, "1")])
     (row,) = world.engine.scan(snapshot=snapshot)
@@ -213,34 +179,19 @@ def test_the_cells_of_a_scan_are_found_by_the_keys_that_a_read_takes(snapshot: b
     assert Key("x", "d", "x") not in RowCells()
 
 
-def test_a_scan_needs_a_table() -> None:
-    """Its own or the engine's."""
-    with pytest.raises(InvalidRequestError, match="no table"):
-        make_span(None)
-
-
-def test_no_columns_are_not_all_of_them() -> None:
-    """HBase would return all for none, and a block would not notice what comes into these."""
-    with pytest.raises(InvalidRequestError, match="columns"):
-        make_span(TABLE, columns=[])
-
-
 def test_a_span_contains_what_its_scan_finds() -> None:
-    """Transactions ask it which of their own keys belong to a scan."""
     wanted = make_span(TABLE, "b", "d", columns=[("d", "x")])
     assert key("b") in wanted
     others = [key("a"), key("d"), key("b", "y"), key("b")._replace(table=b"other")]
     assert not any(other in wanted for other in others)
     assert key("z", "y") in Span(TABLE)
-
-
-# ------------------------------------------------------------------- beside others, by row
+    with pytest.raises(InvalidRequestError, match="no table"):
+        make_span(None)
 
 
 @both_ways
 @pytest.mark.parametrize("status", list(Status)[:5])
 def test_a_writer_is_seen_from_its_decision_on(status: Status, snapshot: bool) -> None:
-    """All of a row's cells together, those that are new to it too; and nobody is waited for."""
     world = World()
     filled(world, "a", "b", "c")
     after_status(world, status, Fault(reply=Reply.CRASH))
@@ -256,123 +207,43 @@ def test_a_writer_is_seen_from_its_decision_on(status: Status, snapshot: bool) -
     assert world.clock.monotonic_ms() == began
 
 
-@both_ways
-def test_a_ghost_does_not_bring_its_value_back(snapshot: bool) -> None:
-    """The lock of a finished transaction says nothing about the cell."""
-    world = World()
-    ghost(world, Status.COMPLETE)
-    assert values(world.client(seed=2).scan(snapshot=snapshot)) == {b"x": {b"x": b"2"}}
-
-
-def between_looks(world: World, works: list[Callable[[], object]]) -> list[Call]:
-    """Do one thing before each read of the faulty client, while there are any."""
+def before_each_scan(world: World, work: Callable[[int], object]) -> None:
     seen: list[Call] = []
 
     def plan(call: Call) -> Fault:
-        if call.method in ("read", "scan"):
-            seen.append(call)
-            if works:
-                works.pop(0)()
-        return Fault()
-
-    world.faults.plan = plan
-    return seen
-
-
-def test_a_row_that_changes_between_the_looks_is_looked_at_again() -> None:
-    """A key may have come to it that the first look knew nothing of."""
-    world = World()
-    filled(world, "x")
-    stopped_at(world, Status.ASSERTED)
-    writer = world.client(seed=9)
-    pair = [Mutation(key("x", "y"), b"3"), Mutation(key("x", "z"), b"3")]
-    engine = world.client(world.faults, seed=2)
-    list(engine.scan())
-    works: list[Callable[[], object]] = [lambda: None, lambda: None, lambda: writer.commit(pair)]
-    between_looks(world, works)
-    assert values(engine.scan()) == {b"x": {b"x": b"2", b"y": b"3", b"z": b"3"}}
-
-
-@both_ways
-def test_a_holder_that_crosses_its_decision_is_looked_at_again(snapshot: bool) -> None:
-    """Of two holders of a row, the first may have decided before the second did."""
-    world = World()
-    filled(world, "x")
-    stopped_at(world, Status.ASSERTED)
-    holder = stopped_at(world, Status.LOCKED, key("x", "y"))
-    status = column(b"txn", holder, b"status")
-    engine = world.client(world.faults, seed=2)
-    list(engine.scan())
-
-    def gone() -> None:
-        world.store.write([Edit(status, None, world.clock.wall_ms() + 1)])
-
-    before_last = 3 if snapshot else 4
-    seen = between_looks(world, [*[lambda: None] * before_last, gone])
-    assert values(engine.scan(snapshot=snapshot)) == {b"x": {b"x": b"2"}}
-    assert len([call for call in seen if call.method == "scan"]) > 2
-
-
-def never_still(world: World, work: Callable[[int], object]) -> None:
-    """Let a row change before every look at it."""
-    calls = 0
-
-    def plan(call: Call) -> Fault:
-        nonlocal calls
         if call.method == "scan":
-            calls += 1
-            work(calls)
+            seen.append(call)
+            work(len(seen))
         return Fault()
 
     world.faults.plan = plan
 
 
-def test_a_row_that_never_stands_still_is_read_under_its_locks() -> None:
+@pytest.mark.parametrize("stops", [True, False])
+def test_a_row_that_never_stands_still_is_read_under_its_locks(world: World, stops: bool) -> None:
     """The key that came to it meanwhile is locked as well: half a commit is never seen."""
-    world = World()
     filled(world, "x")
     stopped_at(world, Status.ASSERTED)
     writer, engine = world.client(seed=9), world.client(world.faults, seed=2)
     list(engine.scan())
 
     def work(number: int) -> None:
-        if number <= 22:
+        if number <= 22 or not stops:
             names = ("y", "z") if number < 20 else ("y", f"n{number}")
             writer.commit([Mutation(key("x", name), b"%d" % number) for name in names])
 
-    never_still(world, work)
+    before_each_scan(world, work)
+    if not stops:
+        with pytest.raises(ConflictError, match="keeps growing"):
+            list(engine.scan())
+        return
     (row,) = engine.scan()
     assert row.cells[key("x", "y")].value == row.cells[key("x", "n22")].value == b"22"
     assert world.holder(key("x", "y")) == b""
 
 
-def test_a_row_that_keeps_growing_is_a_conflict() -> None:
-    """The scan ends; it returns no half of a transaction."""
-    world = World()
-    filled(world, "x")
-    stopped_at(world, Status.ASSERTED)
-    writer, engine = world.client(seed=9), world.client(world.faults, seed=2)
-    list(engine.scan())
-    never_still(world, lambda n: writer.commit([Mutation(key("x", f"n{n}"), b"1")]))
-    with pytest.raises(ConflictError, match="keeps growing"):
-        list(engine.scan())
-
-
-def test_a_deleted_row_of_a_page_is_not_there() -> None:
-    """It was held at the first look, and its writer deleted it."""
-    world = World()
-    filled(world, "x", "y")
-    stopped_at(world, Status.ASSERTED)
-    engine = world.client(world.faults, seed=2)
-    list(engine.scan())
-    delete = partial(world.client(seed=3).commit, [Delete(X)])
-    between_looks(world, [*[lambda: None] * 3, delete])
-    assert values(engine.scan()) == {b"y": {b"x": b"1"}}
-
-
-def test_the_longest_row_is_looked_at_again() -> None:
+def test_the_longest_row_is_looked_at_again(world: World) -> None:
     """Nothing that HBase would take for a start comes behind it directly."""
-    world = World()
     longest = b"x" * MAX_ROW
     filled(world, longest, b"y")
     stopped_at(world, Status.ASSERTED, key=key(longest))
@@ -380,46 +251,21 @@ def test_the_longest_row_is_looked_at_again() -> None:
     assert found == {longest: {b"x": b"2"}, b"y": {b"x": b"1"}}
 
 
-def test_a_scan_goes_on_where_the_store_failed() -> None:
-    """With the next row; none is missed and none is met twice."""
-    world = World()
+def test_a_scan_goes_on_where_the_store_failed(world: World) -> None:
     rows = [b"%03d" % number for number in range(250)]
     filled(world, *rows)
     engine = world.client(BreakingOff(world.faults), seed=2)  # type: ignore[arg-type]
     assert [row.row for row in engine.scan()] == rows
-
-
-def test_a_store_that_keeps_failing_is_an_error() -> None:
-    """Half a scan is not taken for a whole one."""
-    world = World()
-    filled(world, "x")
-    world.faults.plan = down(100, "scan")
+    world.faults.plan = lambda call: Fault(frozenset(), Reply.NOT_APPLIED)
     with pytest.raises(NotApplied):
-        list(world.engine.scan())
-
-
-def test_a_scan_is_lazy() -> None:
-    """Its memory and its requests are those of a page."""
-    world = World()
-    world.store.write([Edit(key(b"%05d" % number), b"1", 5) for number in range(1300)])
-    counting = CountingStore(world.store)
-    engine = world.client(counting)  # type: ignore[arg-type]
-    rows = engine.scan()
-    counting.reset()
-    assert next(rows).row == b"00000"
-    world.engine.commit([Mutation(key("99999"), b"1")])
-    assert [row.row for row in rows][-1] == b"99999"
-    assert dict(counting.calls) == {"scan": 1}
+        list(engine.scan())
 
 
 @pytest.mark.parametrize(
     ("status", "cost"),
     [(Status.LOCKED, {"scan": 1, "read": 1}), (Status.ASSERTED, {"scan": 2, "read": 2})],
 )
-def test_what_held_rows_cost(status: Status, cost: dict[str, int]) -> None:
-    """A page of them costs a look at their holders, which tells those that are undecided by their
-    status alone; where one is not, one more look, and one at the rows; however many there are."""
-    world = World()
+def test_what_held_rows_cost(world: World, status: Status, cost: dict[str, int]) -> None:
     filled(world, *[b"%03d" % number for number in range(50)])
     after_status(world, status, Fault(reply=Reply.CRASH))
     with pytest.raises(Crash):
@@ -432,154 +278,93 @@ def test_what_held_rows_cost(status: Status, cost: dict[str, int]) -> None:
     assert dict(counting.calls) == cost
 
 
-def stop_with_many(world: World, count: int, prefix: str = "") -> bytes:
-    """Let a client die after it has decided to write that many rows, and one of another table."""
-    world.engine.ensure_table("other", ["d"])
-    after_status(world, Status.ASSERTED, Fault(reply=Reply.CRASH))
-    rows = [key(f"{prefix}{number:03d}") for number in range(count)]
-    with pytest.raises(Crash):
-        world.client(world.faults, seed=len(world.rows()) + 100).commit(
-            [Mutation(row, b"new") for row in (*rows, Key(rows[0].row, "d", "x", "other"))]
-        )
-    world.faults.crashed = False
+@pytest.fixture
+def decided() -> tuple[World, list[bytes]]:
+    """Clients that died after they had decided to write many rows each; the holders."""
+    world = World()
+    holders = []
+    for prefix, count in zip("0123", (150, 140, 140, 350), strict=True):
+        after_status(world, Status.ASSERTED, Fault(reply=Reply.CRASH))
+        rows = [key(f"{prefix}{number:03d}") for number in range(count)]
+        with pytest.raises(Crash):
+            world.client(world.faults, seed=len(world.rows()) + 100).commit(
+                [Mutation(row, b"new") for row in rows]
+            )
+        world.faults.crashed = False
+        holders.append(world.holder(rows[0]))
     world.faults.plan = lambda call: Fault()
-    return world.holder(rows[0])
+    return world, holders
 
 
-def count_requests_read(counting: CountingStore, holder: bytes) -> int:
-    """Return how often the request of a transaction was read."""
-    wanted = column(b"txn", holder, b"buffer")
-    reads = [call.items for call in counting.trace if call.method == "read"]
-    return sum(wanted in items for items in reads)
-
-
-def test_what_was_decided_is_read_once_for_many_pages() -> None:
+def test_what_was_decided_is_kept_for_many_pages_within_a_bound(
+    decided: tuple[World, list[bytes]], monkeypatch: pytest.MonkeyPatch
+) -> None:
     """Else a transaction of many rows would be decoded for each hundred of them."""
-    world = World()
-    holder = stop_with_many(world, 350)
-    counting = CountingStore(world.store)
-    engine = world.client(counting, seed=2)  # type: ignore[arg-type]
-    found = values(engine.scan())
-    assert found == {b"%03d" % number: {b"x": b"new"} for number in range(350)}
-    assert count_requests_read(counting, holder) == 1
-
-
-def test_what_is_kept_of_the_decided_has_a_bound(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Those that were needed longest ago are forgotten, and read again."""
     monkeypatch.setattr("txn.reading.scans.MOST_KEPT", 300)
-    world = World()
-    first = stop_with_many(world, 150)
-    others = [stop_with_many(world, 140, prefix) for prefix in ("1", "2")]
-    last = stop_with_many(world, 350, "3")
+    world, holders = decided
     counting = CountingStore(world.store)
-    engine = world.client(counting, seed=2)  # type: ignore[arg-type]
-    found = values(engine.scan())
+    found = values(world.client(counting, seed=2).scan())  # type: ignore[arg-type]
     assert len(found) == 780
     assert {tuple(row.values()) for row in found.values()} == {(b"new",)}
-    reads = [count_requests_read(counting, holder) for holder in (first, *others, last)]
+    asked = [call.items for call in counting.trace if call.method == "read"]
+    buffers = [column(b"txn", holder, b"buffer") for holder in holders]
+    reads = [sum(buffer in items for items in asked) for buffer in buffers]
     assert reads[:2] == [1, 1]
     assert max(reads) <= 3  # each of the others is pushed out once, or twice, at the end of another
 
 
-def test_how_far_the_decided_has_got_is_read_for_each_page() -> None:
+def test_how_far_the_decided_has_got_is_read_for_each_page(
+    decided: tuple[World, list[bytes]],
+) -> None:
     """Its lock may come back as a ghost, to a key that others have written since."""
-    world = World()
-    holder = stop_with_many(world, 250)
-    engine, ghosted = world.client(seed=2), key("220")
-    rows = engine.scan()
-    assert next(rows).cells[key("000")].value == b"new"
+    world, holders = decided
+    engine, ghosted = world.client(seed=2), key("3220")
+    rows = engine.scan(prefix="3")
+    assert next(rows).cells[key("3000")].value == b"new"
     world.client(seed=3).commit([Mutation(ghosted, b"newer")])  # which finishes the other first
-    assert world.store.check_and_put([Check(ghosted.lock, b"", ((ghosted.lock, holder),))])
+    assert world.store.check_and_put([Check(ghosted.lock, b"", ((ghosted.lock, holders[-1]),))])
     found = {row.row: row.cells for row in rows}
-    assert len(found) == 249
-    assert found[b"220"][ghosted].value == b"newer"
+    assert len(found) == 349
+    assert found[b"3220"][ghosted].value == b"newer"
 
 
-# ------------------------------------------------------------------------------- a snapshot
-
-
-def test_a_snapshot_is_of_one_instant() -> None:
-    """Row by row, a transaction may be seen in one row and not in the other."""
-    world = World()
-    world.engine.commit([Mutation(X, b"0"), Mutation(Y, b"0")])
-    writer, engine = world.client(seed=9), world.client(world.faults, seed=2)
-    list(engine.scan())
-    both = [Mutation(X, b"1"), Mutation(Y, b"1"), Mutation(key("z"), b"1")]
-    between_looks(world, [lambda: None, lambda: writer.commit(both)])
-    found = values(engine.scan(snapshot=True))
-    assert found == {row: {b"x": b"1"} for row in (b"x", b"y", b"z")}
-
-
-def test_a_range_that_never_stands_still_is_a_conflict() -> None:
+def test_a_range_that_never_stands_still_is_a_conflict(world: World) -> None:
     """There is no lock that would hold off what comes into it."""
-    world = World()
     writer, engine = world.client(seed=9), world.client(world.faults, seed=2)
     list(engine.scan())
-    never_still(world, lambda n: writer.commit([Mutation(key(f"{n:03}"), b"1")]))
+    before_each_scan(world, lambda n: writer.commit([Mutation(key(f"{n:03}"), b"1")]))
     with pytest.raises(ConflictError, match="rows keep changing"):
         engine.scan(snapshot=True)
 
 
-def test_a_snapshot_has_a_limit() -> None:
-    """It is held in memory, twice; the error says how many rows may be."""
-    world = World(policy=Policy(snapshot_rows=3))
-    filled(world, "a", "b", "c")
-    assert len(list(world.engine.scan(snapshot=True))) == 3
-    filled(world, "d")
-    with pytest.raises(InvalidRequestError, match="limit=3"):
-        world.engine.scan(snapshot=True)
-    assert len(list(world.engine.scan(snapshot=True, stop="d"))) == 3
-
-
-def test_a_cell_that_only_looks_like_a_lock_is_left_alone() -> None:
-    """A column named _lock belongs to no key, whoever wrote it."""
-    world = World()
-    filled(world, "x")
-    odd = Key("x", "d", "_lock", TABLE)
-    world.store.write([Edit(odd, b"odd", world.clock.wall_ms())])
-    for snapshot in (False, True):
-        assert values(world.engine.scan(snapshot=snapshot)) == {b"x": {b"x": b"1"}}
-    world.engine.commit([], [Exact(X, b"1")])
-    assert world.cell(X) == Cell(b"1", world.cell(X).timestamp)  # type: ignore[union-attr]
-
-
-def deleted_keys(world: World, count: int) -> None:
+def delete_keys(world: World, count: int) -> None:
     """Keys as deletes leave them: a free lock and an empty tag."""
     left = [key(b"%06d" % number) for number in range(count)]
     now = world.clock.wall_ms()
     world.store.write([Edit(cell, b"", now) for key in left for cell in (key.lock, key.tag)])
 
 
-def test_deleted_keys_do_not_count() -> None:
-    """A queue in a table leaves them for as long as fsck keeps them; a snapshot and a block are
-    limited by what they find."""
+def test_a_snapshot_has_a_limit_that_deleted_keys_do_not_count_to() -> None:
+    """A queue in a table leaves them for as long as fsck keeps them."""
     world = World(policy=Policy(snapshot_rows=3))
-    deleted_keys(world, 10)
+    delete_keys(world, 10)
     filled(world, "a", "b", "c")
     assert [row.row for row in world.engine.scan(snapshot=True)] == [b"a", b"b", b"c"]
     with world.engine.transaction() as t:
-        assert len(t.scan()) == 3
-    with world.engine.transaction() as t:
         t.put(key("a"), b"%d" % len(t.scan()))
     assert world.value(key("a")) == b"3"
-
-
-def test_what_is_held_counts() -> None:
-    """Its value may be decided and not yet put."""
-    world = World(policy=Policy(snapshot_rows=1))
-    filled(world, "a")
     stopped_at(world, Status.LOCKED)
-    with pytest.raises(InvalidRequestError, match="limit=1"):
+    with pytest.raises(InvalidRequestError, match="limit=3"):
         world.engine.scan(snapshot=True)
+    assert len(list(world.engine.scan(snapshot=True, stop="d"))) == 3
 
 
-def test_a_snapshot_among_deleted_keys_takes_little_memory() -> None:
+def test_a_snapshot_among_deleted_keys_takes_little_memory(world: World) -> None:
     """Its looks keep what they find, and one digest of all that is left of deleted keys."""
-    world = World()
     filled(world, "a")
     most = []
-    for count in (1_000, 3_000):
-        deleted_keys(world, count)
+    for count in (500, 1_500):
+        delete_keys(world, count)
         tracemalloc.start()
         assert len(list(world.engine.scan(snapshot=True))) == 1
         most.append(tracemalloc.get_traced_memory()[1])
@@ -587,77 +372,21 @@ def test_a_snapshot_among_deleted_keys_takes_little_memory() -> None:
     assert most[1] < 2 * most[0]
 
 
-def far_apart(world: World, method: str, times: int) -> Callable[[Call], Fault]:
-    """Let a day pass before the so manyth call of a method, once."""
-    left = [KEEP_DELETES_MS]
-    seen: list[Call] = []
-
-    def plan(call: Call) -> Fault:
-        seen.extend([call] if call.method == method else [])
-        if len(seen) == times and left:
-            world.clock.advance(left.pop())
-        return Fault()
-
-    return plan
-
-
-def test_a_held_row_is_settled_by_looks_close_together() -> None:
+@both_ways
+def test_looks_of_a_scan_lie_close_together(world: World, snapshot: bool) -> None:
     """What came and went between two looks that lie a day apart may have been retired."""
-    world = World()
+    filled(world, "a")
     stopped_at(world, Status.ASSERTED)
     counting = CountingStore(world.faults)
-    world.faults.plan = far_apart(world, "scan", 2)
-    assert values(world.client(counting, seed=2).scan()) == {b"x": {b"x": b"2"}}  # type: ignore[arg-type]
+
+    def wait(number: int) -> None:
+        if number == 2:
+            world.clock.advance(KEEP_DELETES_MS)
+
+    before_each_scan(world, wait)
+    found = world.client(counting, seed=2).scan(snapshot=snapshot)  # type: ignore[arg-type]
+    assert values(found) == {b"a": {b"x": b"1"}, b"x": {b"x": b"2"}}
     assert counting.calls["scan"] == 4
-
-
-def test_a_snapshot_is_of_looks_close_together() -> None:
-    """The same, for a range."""
-    world = World()
-    filled(world, "a", "b")
-    counting = CountingStore(world.faults)
-    world.faults.plan = far_apart(world, "scan", 2)
-    found = world.client(counting, seed=2).scan(snapshot=True)  # type: ignore[arg-type]
-    assert values(found) == {b"a": {b"x": b"1"}, b"b": {b"x": b"1"}}
-    assert counting.calls["scan"] == 4
-
-
-def test_a_deleted_row_that_changes_between_the_looks_is_seen() -> None:
-    """Though only a digest is kept of it."""
-    world = World()
-    filled(world, "a", "b")
-    world.engine.commit([Delete(key("b"))])
-    counting = CountingStore(world.faults)
-
-    def come_and_go(call: Call) -> Fault:
-        if call.method == "scan" and counting.calls["scan"] == 2:
-            filled(world, "b")
-            world.client(seed=8).commit([Delete(key("b"))])
-        return Fault()
-
-    reader = world.client(counting, seed=2)  # type: ignore[arg-type]
-    reader.read([key("a")])
-    world.faults.plan = come_and_go
-    assert list(values(reader.scan(snapshot=True))) == [b"a"]
-    assert counting.calls["scan"] == 4
-
-
-# ------------------------------------------------------------------------ of named columns
-
-
-class Noting:
-    """A store that takes down the columns that its scans are asked for."""
-
-    def __init__(self, inner: Store) -> None:
-        self._inner = inner
-        self.asked: list[set[bytes]] = []
-
-    def __getattr__(self, name: str) -> Any:
-        return getattr(self._inner, name)
-
-    def scan(self, *args: Any, **options: Any) -> Iterator[Row]:
-        self.asked.append({name for _, name in args[3]})
-        return self._inner.scan(*args, **options)
 
 
 def test_tags_of_named_columns_are_read_only_where_rows_are_held() -> None:
@@ -665,9 +394,157 @@ def test_tags_of_named_columns_are_read_only_where_rows_are_held() -> None:
     world = World(protocol="six-phase")
     filled(world, "a", "b", "c")
     stopped_at(world, Status.ASSERTED, key("b"))
-    noting = Noting(world.store)
-    engine = Engine(noting, table=TABLE, policy=world.policy, clock=world.clock)  # type: ignore[arg-type]
-    found = values(engine.scan(columns=[("d", "x")]))
+    asked: list[set[bytes]] = []
+    scan = world.faults.scan
+
+    def note(*args: Any, **options: Any) -> Iterator[Row]:
+        asked.append({name for _, name in args[3]})
+        return scan(*args, **options)
+
+    world.faults.scan = note  # type: ignore[method-assign]
+    found = values(world.engine.scan(columns=[("d", "x")]))
     assert found == {b"a": {b"x": b"1"}, b"b": {b"x": b"2"}, b"c": {b"x": b"1"}}
     plain, tagged = {b"x", b"x_lock", b"_lock"}, {b"x", b"x_lock", b"_lock", b"x_tag"}
-    assert noting.asked == [plain, tagged, tagged]
+    assert asked == [plain, tagged, tagged]
+
+
+ITEM = Key("item", "d", "x", TABLE)
+
+
+def stopped_block(
+    world: World, status: Status = Status.LOCKED, validate: bool | None = None
+) -> bytes:
+    """Let a block die that scanned x, or validates it, and puts y; return its row key."""
+    world.engine.commit([Mutation(X, b"1"), Mutation(Y, b"1")])
+    client = world.client(world.faults, seed=9)
+    after_status(world, status, Fault(reply=Reply.CRASH))
+    with pytest.raises(Crash), client.transaction(validate=validate) as t:
+        assert t.get(X) if validate else t.scan(stop="y")
+        t.put(Y, b"2")
+    world.faults.crashed, world.faults.plan = False, lambda call: Fault()
+    return world.holder(Y)
+
+
+READS: dict[str, Callable[[Engine], object]] = {
+    "read": lambda engine: engine.read([Y]),
+    "read at one instant": lambda engine: engine.read([Y]),
+    "read of two rows": lambda engine: engine.read([Y, Z]),
+    "read of both": lambda engine: engine.read([X, Y]),
+    "read of what is only asserted": lambda engine: engine.read([X]),
+    "scan": lambda engine: list(engine.scan()),
+    "snapshot": lambda engine: list(engine.scan(snapshot=True)),
+}
+WAITING = [name for name in READS if name != "read of what is only asserted"]
+
+
+def waited_ms(world: World, name: str) -> int:
+    engine = world.client(seed=3)
+    if name == "read at one instant":  # as from an embedded store
+        engine = Engine(world.store, table=TABLE, policy=world.policy, clock=world.clock)
+    began_ms = world.clock.monotonic_ms()
+    READS[name](engine)
+    return world.clock.monotonic_ms() - began_ms
+
+
+@pytest.mark.parametrize("validate", [None, True], ids=["range", "key"])
+@pytest.mark.parametrize("status", [Status.WRITTEN, Status.LOCKED])
+@pytest.mark.parametrize("name", WAITING)
+def test_who_reads_what_it_replaces_waits_for_its_decision(
+    name: str, status: Status, validate: bool | None
+) -> None:
+    """It may have validated what it read, which may have changed since, and been read."""
+    for is_damaged in (False, True):
+        world = World()
+        row_key = stopped_block(world, status, validate)
+        if is_damaged:
+            buffer = column(b"txn", row_key, b"buffer")
+            world.store.write([Edit(buffer, b"?", world.clock.wall_ms() + 1)])
+        assert waited_ms(world, name) >= world.policy.lock_ttl_ms
+        assert world.value(Y) == b"1"
+        assert is_damaged or waited_ms(world, name) == 0
+
+
+@pytest.mark.parametrize("status", [Status.WRITTEN, Status.LOCKED, Status.ASSERTED, Status.PUT])
+def test_nobody_waits_at_any_other_time(status: Status, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(prepare_module, "EARLY", LATE)
+    world = World()
+    stopped_block(world, status)
+    is_locked = status is Status.LOCKED
+    assert waited_ms(world, "read of what is only asserted" if is_locked else "read of both") == 0
+
+
+def block_beside(world: World, work: Callable[[Engine], object]) -> None:
+    """Run a block that scans items and puts x; do some work before each later look at them."""
+    world.engine.commit([Mutation(ITEM, b"1")])
+    world.engine.commit([Delete(ITEM)])
+    other = world.client(seed=5)
+
+    def plan(call: Call) -> Fault:
+        if call.method == "scan":
+            work(other)
+        return Fault()
+
+    with world.client(world.faults, seed=4).transaction() as t:
+        assert not t.scan(prefix="item")
+        t.put(X, b"1")
+        world.faults.plan = plan
+
+
+@pytest.mark.parametrize("protocol", ["six-phase", "fenced"])
+def test_a_block_commits_no_scanned_key_that_it_cannot_lock(protocol: ProtocolName) -> None:
+    world = World(protocol=protocol)
+    world.put(new_tuple(Key, (*X[:2], b"", TABLE)), b"1")
+    with (
+        pytest.raises(InvalidRequestError, match="column is empty"),
+        world.engine.transaction() as t,
+    ):
+        assert len(list(t.scan())) == 1
+        t.put(Y, b"2")
+    assert world.value(Y) is None
+    assert not world.rows()
+
+
+def test_a_range_that_is_changed_at_each_look_is_a_conflict(world: World) -> None:
+
+    def come_and_go(other: Engine) -> None:
+        other.commit([Mutation(ITEM, b"2")])
+        other.commit([Delete(ITEM)])
+
+    with pytest.raises(ConflictError, match="keep changing"):
+        block_beside(world, come_and_go)
+    assert world.value(X) is None
+
+
+def test_a_range_that_stands_still_is_looked_at_twice_where_keys_were_deleted() -> None:
+    """And once where none were: see what a block costs."""
+    looks: list[Engine] = []
+    world = World()
+    block_beside(world, looks.append)
+    assert (world.value(X), len(looks)) == (b"1", 2)
+
+
+def test_a_look_that_takes_too_long_is_past_the_deadline(world: World) -> None:
+    with pytest.raises(DeadlineError, match="before the decision"):
+        block_beside(world, lambda _: world.clock.advance(world.policy.deadline_ms + 1))
+    with pytest.raises(AbortedError):
+        block_beside(world, lambda other: other.commit([Mutation(ITEM, b"2")]))
+
+
+def test_looks_that_lie_far_apart_are_not_compared(world: World) -> None:
+    """A key that was there when the look began, was deleted, and retired a day later, before the
+    look came by: nothing in the range tells of it."""
+    world.engine.commit([Mutation(X, b"1"), Mutation(ITEM, b"1")])
+    scanned: list[Call] = []
+
+    def stop_for_a_day(call: Call) -> Fault:
+        if call.method == "scan":
+            scanned.append(call)
+            if len(scanned) == 1:
+                world.clock.advance(KEEP_DELETES_MS)
+        return Fault()
+
+    with world.client(world.faults, seed=9).transaction(deadline_ms=2 * KEEP_DELETES_MS) as t:
+        assert len(t.scan()) == 2
+        t.put(X, b"2")
+        world.faults.plan = stop_for_a_day
+    assert len(scanned) == 3

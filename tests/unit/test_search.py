@@ -1,8 +1,13 @@
-"""The search for transactions: order, exactly once, filters, and a cost without the table's."""
+"""The search for transactions: order, exactly once, filters, and a cost without the table's. And
+`fsck` and `ls` find the same whether the store leaves rows out or everything is read."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+import json
+import sys
+from collections import Counter
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from dataclasses import replace
 from pathlib import Path
 from random import Random
@@ -11,9 +16,14 @@ from typing import Any
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from typer.testing import CliRunner
 
-from recovery.bounds import Budget, ReadLimits, Stop
-from recovery.scan import AHEAD_MS
+from recovery import Finding, check
+from recovery.bounds import ReadLimits, Stop
+from recovery.commands import app
+from recovery.findings import judge
+from recovery.fsck import find_future
+from recovery.scan import AHEAD_MS, find_transaction, list_suspects, scan_in_steps
 from recovery.search import Query, SearchPage, find_page
 from tests.unit.worlds import TABLE, BreakingOff, World, X, Y, after_status
 from txn.clock import ManualClock
@@ -21,12 +31,29 @@ from txn.errors import InvalidRequestError
 from txn.events import silent
 from txn.model import Cell, Edit, Family, Key, Mutation, Row
 from txn.policy import Policy
+from txn.protocol import listing
 from txn.protocol.codec import encode_buffer
 from txn.protocol.context import Context
-from txn.protocol.listing import MAX_PARTS, find_buckets, scan_transactions, strip_bucket
-from txn.protocol.row import child_key, column, new_row_key
-from txn.protocol.statuses import FENCED, SIX_PHASE, Status
+from txn.protocol.listing import (
+    MAX_PARTS,
+    NAME,
+    NAME_END,
+    find_buckets,
+    scan_transactions,
+    strip_bucket,
+)
+from txn.protocol.row import (
+    child_key,
+    column,
+    created_ms,
+    decode_row,
+    is_row_key,
+    new_row_key,
+    parent_of,
+)
+from txn.protocol.statuses import FENCED, FINISHED, SIX_PHASE, Status
 from txn.request import Request
+from txn.spans import Span
 from txn.stores import open_store
 from txn.stores.base import Store
 from txn.testing.counting import CountingStore
@@ -93,9 +120,6 @@ def list_keys_found(context: Context, *args: Any, **options: Any) -> list[bytes]
     return [row.row_key for page in list_pages(context, *args, **options) for row in page.rows]
 
 
-# ------------------------------------------------------------------- exactly once, in order
-
-
 MOMENTS = st.one_of(
     st.integers(NOW_MS - 5, NOW_MS + 5),  # many of one ms
     st.integers(0, 10**13 - 1),
@@ -117,6 +141,11 @@ KEYS = st.builds(
 )
 
 
+@pytest.fixture
+def rows() -> Rows:
+    return Rows()
+
+
 @settings(max_examples=150, deadline=None)
 @given(
     st.lists(KEYS, max_size=60, unique_by=order),  # what is random in a key gives it its bucket
@@ -128,7 +157,6 @@ KEYS = st.builds(
 def test_pages_have_each_row_once_and_in_order(
     row_keys: list[bytes], count: int, most: int, with_parts: bool, with_statuses: bool
 ) -> None:
-    """However small the limits are: buckets, equal times, clocks that are ahead, parts."""
     rows = Rows()
     half = len(row_keys) // 2 if with_statuses else len(row_keys)
     rows.put(row_keys[:half])
@@ -141,25 +169,7 @@ def test_pages_have_each_row_once_and_in_order(
     assert found == sorted(due, key=order, reverse=True)
 
 
-@pytest.mark.parametrize("random", [True, False])
-@pytest.mark.parametrize("prefixes", [[b""], [b"00.", b"01."]])
-def test_thousands_of_one_millisecond_are_paged_through(
-    random: bool, prefixes: list[bytes]
-) -> None:
-    """There the row key is all that a page can be bounded by, also where its digits are alike."""
-    rows, rng = Rows(), Random(7)
-    uids = [rng.getrandbits(128) if random else number for number in range(700)]
-    due = rows.put([prefixes[uid % len(prefixes)] + new_row_key(NOW_MS, uid) for uid in uids])
-    limits = replace(MOST, rows=200)
-    pages = list(list_pages(rows.context, Query(), limits, 60))
-    found = [row.row_key for page in pages for row in page.rows]
-    assert found == sorted(due, key=order, reverse=True)
-    assert all(page.read <= 200 for page in pages)
-
-
-def test_a_page_can_begin_at_a_time_or_a_row() -> None:
-    """A person goes to where something has happened."""
-    rows = Rows()
+def test_a_page_can_begin_at_a_time_or_a_row(rows: Rows) -> None:
     keys = rows.put([new_row_key(NOW_MS - number, 5) for number in range(10)])
     found = find_page(rows.context, Query(), b"%013d" % (NOW_MS - 7))
     assert [row.row_key for row in found.rows] == keys[8:]
@@ -169,30 +179,45 @@ def test_a_page_can_begin_at_a_time_or_a_row() -> None:
         find_page(rows.context, Query(), b"yesterday")
 
 
-def test_an_empty_table_is_a_page_without_rows() -> None:
-    """It has been made, and nobody has committed yet."""
-    page = find_page(Rows().context, Query())
-    assert page == SearchPage([], None, 0, Stop.BEGINNING)
-
-
-# --------------------------------------------------------------------------------- its cost
-
-
 class Fetching(CountingStore):
-    """A store that counts the rows that are taken from its scans."""
+    """A store that counts what is taken from it: rows of scans, bytes in all and in one call at
+    most. A row may take its time."""
 
-    rows = 0
+    rows = largest = total = 0
+
+    def __init__(self, inner: Store, on_row: Callable[[], object] = lambda: None) -> None:
+        super().__init__(inner)
+        self._on_row = on_row
+
+    def read(self, *groups: Any, **options: Any) -> dict[Key, Cell | None]:
+        found = super().read(*groups, **options)
+        self._weigh([cell for cell in found.values() if cell])
+        return found
+
+    def read_versions(self, keys: Any, count: int) -> dict[Key, list[Cell]]:
+        found = super().read_versions(keys, count)
+        self._weigh([cell for cells in found.values() for cell in cells])
+        return found
 
     def scan(self, *args: Any, **options: Any) -> Iterator[Row]:
         for row in super().scan(*args, **options):
             self.rows += 1
+            self._weigh(list(row.cells.values()))
+            self._on_row()
             yield row
 
+    def _weigh(self, cells: list[Cell]) -> None:
+        size = sum(len(cell.value) for cell in cells)
+        self.total, self.largest = self.total + size, max(self.largest, size)
 
-def find_cost(rows: Rows, query: Query, before: bytes | None = None) -> tuple[int, int, int]:
+
+Weighing = Fetching
+
+
+def find_cost(rows: Rows, query: Query) -> tuple[int, int, int]:
     """How many calls a page takes, how many rows it is sent, and reads."""
     store = Fetching(rows.store)
-    page = find_page(replace(rows.context, store=store), query, before)
+    page = find_page(replace(rows.context, store=store), query)
     return sum(store.calls.values()), store.rows, page.read
 
 
@@ -211,9 +236,8 @@ def find_cost(rows: Rows, query: Query, before: bytes | None = None) -> tuple[in
 def test_the_cost_of_a_page_is_not_that_of_the_table(
     query: Query, most: int, uri: str, tmp_path: Path
 ) -> None:
-    """A table of 100 million rows is read as quickly as one of some thousands."""
     costs = []
-    for number in (3_000, 20_000):
+    for number in (3_000, 6_000):
         place = uri if uri == "memory://" else f"embedded://{tmp_path}/{number}?sync=off"
         rows, rng = Rows(place), Random(3)
         rows.put([new_row_key(NOW_MS - 100 * at, rng.getrandbits(128)) for at in range(number)])
@@ -224,129 +248,37 @@ def test_the_cost_of_a_page_is_not_that_of_the_table(
     assert large == (2, most, most)
 
 
-def test_a_page_of_many_buckets_reads_one_row_more_of_each() -> None:
-    """The newest rows of all are merged from those of each."""
-    rows, rng = Rows(), Random(3)
-    uids = [rng.getrandbits(128) for _ in range(5_000)]
-    rows.put([new_row_key(NOW_MS - at, uid, salt_buckets=20) for at, uid in enumerate(uids)])
-    calls, sent, read = find_cost(rows, ALL)
-    assert read == 50
-    assert sent <= 50 + 2 * 20
-    assert calls == 2 * 20 + 2
-
-
-def test_a_quiet_store_is_read_in_few_calls() -> None:
-    """Times in which nothing was begun cost nothing."""
-    rows = Rows()
-    rows.put([new_row_key(NOW_MS - 10**9 * at, at) for at in range(20)])
-    assert find_cost(rows, Query()) == (2, 20, 20)
-
-
-def test_parts_are_skipped() -> None:
-    """A transaction may have 100,000 of them, between it and the next."""
-    rows = Rows()
-    whole, other = (new_row_key(NOW_MS, uid) for uid in (1, 2))
-    rows.put([whole, other])
-    rows.put([child_key(whole, 0, number) for number in range(2_000)], Status.PART)
-    calls, sent, read = find_cost(rows, Query(statuses=frozenset(Status)))
-    assert read == sent == 2 + MAX_PARTS + 1
-    assert calls == 3
-
-
-def test_a_page_says_how_far_it_has_read() -> None:
-    """A person is told, and may go on."""
-    rows = Rows()
-    rows.put([new_row_key(NOW_MS - at, at) for at in range(1_000)])
-    wanted = Query(statuses=frozenset({Status.LOCKED}))
-    page = find_page(rows.context, wanted, limits=replace(MOST, rows=300))
-    assert page.rows == []
-    assert page.stopped is Stop.ROWS
-    assert page.read == 300
-    assert page.back_to == NOW_MS - 299
-    assert page.next == new_row_key(NOW_MS - 299, 299)
-
-
-def test_a_page_is_bounded_in_bytes() -> None:
-    """One row may have ten megabytes."""
-    rows = Rows()
-    big = Request((Mutation(X, b"x" * 100_000),))
-    due = rows.put([new_row_key(NOW_MS - at, at) for at in range(60)], request=big)
-    for wanted in (Query(), Query(key=X)):
-        pages = list(list_pages(rows.context, wanted, replace(MOST, bytes_=1_000_000)))
-        assert [row.row_key for page in pages for row in page.rows] == due
-        assert all(len(page.rows) < 30 for page in pages)
-        assert pages[0].stopped is Stop.BYTES
-
-
-class Weighing(CountingStore):
-    """A store that tells how many bytes it has returned, in all and in one call at most."""
-
-    largest = 0
-    total = 0
-
-    def read(self, *groups: Any, **options: Any) -> dict[Key, Cell | None]:
-        found = super().read(*groups, **options)
-        self._weigh([cell for cell in found.values() if cell])
-        return found
-
-    def read_versions(self, keys: Any, count: int) -> dict[Key, list[Cell]]:
-        found = super().read_versions(keys, count)
-        self._weigh([cell for cells in found.values() for cell in cells])
-        return found
-
-    def scan(self, *args: Any, **options: Any) -> Iterator[Row]:
-        for row in super().scan(*args, **options):
-            self._weigh(list(row.cells.values()))
-            yield row
-
-    def _weigh(self, cells: list[Cell]) -> None:
-        size = sum(len(cell.value) for cell in cells)
-        self.total, self.largest = self.total + size, max(self.largest, size)
-
-
-def test_few_rows_are_read_at_once() -> None:
-    """Behind small ones there may be large ones, which nobody knows before they are there."""
-    rows = Rows()
-    rows.put([new_row_key(NOW_MS - at, at) for at in range(20)])
-    big = Request((Mutation(X, b"x" * 100_000),))
-    rows.put([new_row_key(NOW_MS - at, at) for at in range(20, 80)], request=big)
-    store = Weighing(rows.store)
-    page = find_page(
-        replace(rows.context, store=store), ALL, limits=replace(MOST, bytes_=1_000_000)
-    )
-    assert page.stopped is Stop.BYTES
-    assert store.largest < 101_000
-    assert store.total < 1_000_000 + store.largest
-
-
-def test_a_page_is_bounded_in_time() -> None:
-    """A slow store is looked at in short steps."""
-    rows = Rows()
-    due = rows.put([new_row_key(NOW_MS - 1_000 * at, at) for at in range(300)])
-    slow = replace(rows.context, store=Slow(rows.store, rows.clock))
-    pages = list(list_pages(slow, Query(), replace(MOST, ms=2_000)))
-    assert [row.row_key for page in pages for row in page.rows] == due
-    assert any(page.stopped is Stop.TIME for page in pages)
-
-
-class Slow(CountingStore):
-    """A store that takes a tenth of a second for each row."""
-
-    def __init__(self, inner: Store, clock: ManualClock) -> None:
-        super().__init__(inner)
-        self._clock = clock
-
-    def scan(self, *args: Any, **options: Any) -> Iterator[Row]:
-        for row in super().scan(*args, **options):
-            self._clock.advance(100)
-            yield row
-
-
-# ------------------------------------------------------------------------------ what is wanted
+@pytest.mark.parametrize(
+    ("stop", "limits"),
+    [
+        (Stop.ROWS, replace(MOST, rows=200)),
+        (Stop.BYTES, replace(MOST, bytes_=1_000_000)),
+        (Stop.TIME, replace(MOST, ms=2_000)),
+    ],
+)
+@pytest.mark.parametrize("query", [ALL, Query(key=X)], ids=["all", "key"])
+def test_a_page_is_bounded(stop: Stop, limits: ReadLimits, query: Query) -> None:
+    rows, rng = Rows(), Random(7)
+    small, big = (Request((Mutation(X, b"x" * size),)) for size in (1, 100_000))
+    keys = rows.put([new_row_key(NOW_MS, rng.getrandbits(128)) for _ in range(300)], request=small)
+    if stop is Stop.BYTES:
+        keys = rows.put(keys[:80], request=big) + keys[80:]
+    store = Fetching(rows.store, lambda: rows.clock.advance(100 if stop is Stop.TIME else 0))
+    context, before, found = replace(rows.context, store=store), None, list[bytes]()
+    while True:
+        store.total = 0
+        page = find_page(context, query, before, limits, 250)
+        found += [row.row_key for row in page.rows]
+        assert page.read <= limits.rows and store.largest < 101_000
+        assert store.total < limits.bytes_ + store.largest
+        if page.next is None:
+            break
+        assert (page.stopped, page.back_to, page.next) == (stop, NOW_MS, found[-1])
+        before = page.next
+    assert before is not None and found == sorted(keys, reverse=True)
 
 
 def test_a_piece_of_a_row_key_is_found() -> None:
-    """As `txn show` takes it; a whole key and one with its time at once."""
     rows, rng = Rows(), Random(5)
     keys = [
         b"0%d." % (at % 3) + new_row_key(NOW_MS - at * 50_000, rng.getrandbits(128))
@@ -365,9 +297,7 @@ def test_a_piece_of_a_row_key_is_found() -> None:
     assert list_keys_found(rows.context, Query(id_=b"transaction.0")) == []
 
 
-def test_parts_are_found_by_what_only_they_have() -> None:
-    """Nothing else has a `-`."""
-    rows = Rows()
+def test_parts_are_found_by_what_only_they_have(rows: Rows) -> None:
     whole = new_row_key(NOW_MS, 1)
     parts = [child_key(whole, 3, number) for number in range(5)]
     rows.put([whole])
@@ -384,7 +314,6 @@ def test_parts_are_found_by_what_only_they_have() -> None:
 
 @pytest.mark.parametrize("protocol", ["six-phase", "fenced"])
 def test_transactions_are_found_by_what_they_name(protocol: Any) -> None:
-    """By a key, a table, a label, a status; each alone and together."""
     world = World(protocol=protocol)
     context = world.engine.context
     other, far_away = Key("x", "d", "x", "other"), Key("z", "d", "x", TABLE)
@@ -419,34 +348,7 @@ def test_transactions_are_found_by_what_they_name(protocol: Any) -> None:
     assert list_found(newer_than_ms=10) == [stuck, far]
 
 
-def test_rows_come_with_all_that_they_have() -> None:
-    """What a page shows is not read again."""
-    world = World()
-    world.engine.commit([Mutation(X, b"1")], labels={"job": "load"})
-    (row,) = find_page(world.engine.context, Query()).rows
-    assert row == world.rows()[0]
-    assert row.buffer is not None
-    assert row.began
-
-
-def test_rows_without_a_status_are_shown() -> None:
-    """They are what is left of rows that were deleted."""
-    rows = Rows()
-    (done,) = rows.put([new_row_key(NOW_MS - 2, 1)])
-    (debris,) = rows.put([new_row_key(NOW_MS - 1, 2)], None)
-    strange = new_row_key(NOW_MS, 3)
-    rows.store.write([Edit(column(TXN, strange, b"status"), b"9-NEW", NOW_MS)])
-    assert list_keys_found(rows.context) == [strange, debris, done]
-    assert list_keys_found(rows.context, Query(statuses=frozenset({None}))) == [
-        strange,
-        debris,
-    ]
-    assert list_keys_found(rows.context, Query(statuses=frozenset({Status.COMPLETE}))) == [done]
-
-
-def test_rows_of_others_are_no_transactions() -> None:
-    """Also where they begin as those do, and come before all of them."""
-    rows = Rows()
+def test_rows_of_others_are_no_transactions(rows: Rows) -> None:
     (done,) = rows.put([b"03." + new_row_key(NOW_MS, 1)])
     strange = [b"transaction.0junk", b"03.transaction.0junk", b"05.transaction.x", b"03.zebra"]
     rows.store.write([Edit(column(TXN, row, b"status"), b"x", 1) for row in strange])
@@ -455,33 +357,18 @@ def test_rows_of_others_are_no_transactions() -> None:
     assert list_keys_found(rows.context) == [done, plain]
 
 
-def test_a_look_for_the_young_stops_where_rows_were_begun_before() -> None:
-    """What was begun long ago and ended just now comes behind that, for who wants it."""
-    rows = Rows()
-    (late,) = rows.put([new_row_key(NOW_MS - 10**9, 1)], at_ms=NOW_MS - 10)
-    (young,) = rows.put([new_row_key(NOW_MS - 500, 1)], at_ms=NOW_MS - 400)
-    rows.put([new_row_key(NOW_MS - 2_000, 1)], at_ms=NOW_MS - 1_900)
-    first, second = list_pages(rows.context, Query(newer_than_ms=1_000))
-    assert [row.row_key for row in first.rows] == [young]
-    assert (first.stopped, first.back_to) == (Stop.AGE, NOW_MS - 1_000)
-    assert [row.row_key for row in second.rows] == [late]
-
-
-def test_the_old_are_gone_straight_to() -> None:
+def test_the_old_are_gone_straight_to(rows: Rows) -> None:
     """A clock may have been ahead by an hour."""
-    rows = Rows()
     old_ms = NOW_MS - 10 * AHEAD_MS
     (old,) = rows.put([new_row_key(old_ms + AHEAD_MS - 1, 1)], at_ms=old_ms)
-    rows.put([new_row_key(NOW_MS - at, 1) for at in range(3_000)])
+    rows.put([new_row_key(NOW_MS - at, 1) for at in range(300)])
     wanted = Query(older_than_ms=10 * AHEAD_MS)
     page = find_page(rows.context, wanted)
     assert [row.row_key for row in page.rows] == [old]
     assert page.read == 1
 
 
-def test_a_fenced_row_is_as_old_as_the_server_says() -> None:
-    """The timestamp of its status is its owner's."""
-    rows = Rows()
+def test_a_fenced_row_is_as_old_as_the_server_says(rows: Rows) -> None:
     context = replace(rows.context, rules=FENCED)
     row_key = new_row_key(NOW_MS - 9_000, 1)
     at = column(TXN, row_key, Status.COMPLETE.at)
@@ -491,12 +378,7 @@ def test_a_fenced_row_is_as_old_as_the_server_says() -> None:
     assert list_keys_found(context, Query(older_than_ms=101)) == []
 
 
-# ------------------------------------------------------------------------- its buckets, budget
-
-
-def test_buckets_are_found_by_skipping() -> None:
-    """One short scan for each, whatever lies between; rows without a bucket are asked for."""
-    rows = Rows()
+def test_buckets_are_found_by_skipping(rows: Rows) -> None:
     assert find_buckets(rows.context) == [b""]
     for prefix in (b"", b"00.", b"07.", b"99."):
         rows.put([prefix + new_row_key(NOW_MS - at, at) for at in range(700)])
@@ -517,7 +399,6 @@ def test_buckets_are_found_by_skipping() -> None:
 def test_rows_of_all_buckets_are_merged_in_the_order_of_beginnings(
     row_keys: list[bytes], reverse: bool, with_parts: bool
 ) -> None:
-    """From the newest or from the oldest; without parts most of their rows are skipped."""
     rows = Rows()
     rows.put(row_keys)
     found = scan_transactions(rows.context, reverse=reverse, with_parts=with_parts)
@@ -528,7 +409,6 @@ def test_rows_of_all_buckets_are_merged_in_the_order_of_beginnings(
 
 @pytest.mark.parametrize("reverse", [True, False])
 def test_a_scan_goes_on_behind_its_last_row_where_the_store_failed(reverse: bool) -> None:
-    """Each row once, in both directions."""
     rows = Rows()
     keys = rows.put([new_row_key(NOW_MS - at, at, salt_buckets=3) for at in range(300)])
     broken: Any = BreakingOff(rows.store, 17)
@@ -537,9 +417,7 @@ def test_a_scan_goes_on_behind_its_last_row_where_the_store_failed(reverse: bool
 
 
 @pytest.mark.parametrize("reverse", [True, False])
-def test_parts_are_skipped_both_ways(reverse: bool) -> None:
-    """They lie between their transaction and the next one."""
-    rows = Rows()
+def test_parts_are_skipped_both_ways(rows: Rows, reverse: bool) -> None:
     wholes = [b"03." + new_row_key(NOW_MS + at, at) for at in range(3)]
     rows.put(wholes)
     rows.put([child_key(whole, 1, number) for whole in wholes for number in range(200)])
@@ -549,31 +427,152 @@ def test_parts_are_skipped_both_ways(reverse: bool) -> None:
     assert len(found) == 3 * (1 + MAX_PARTS + 1)
 
 
-def test_a_budget_says_which_limit_is_reached() -> None:
-    """In the order in which a person can do something about it."""
-    clock = ManualClock()
-    row = Row(b"r", {})
-    budget = Budget(clock, ReadLimits(rows=2, bytes_=100, ms=5))
-    assert budget.over is None
-    clock.advance(5)
-    assert budget.over is Stop.TIME
-    budget.spend(row)
-    budget.spend(row, again=True)
-    assert (budget.rows, budget.over) == (1, Stop.TIME)
-    budget.spend(row)
-    assert budget.over is Stop.ROWS
+DAY_MS = 24 * 3_600_000
+AGES_MS = (0, 1, 7, 600, 50_000, DAY_MS - 1, DAY_MS + 1, 9 * DAY_MS, -AHEAD_MS - 1, -60_000)
+VALUES = (None, b"9-NEW", *(status.encoded for status in Status))
 
 
-def test_what_is_read_together_is_as_much_as_the_last_ones_promise() -> None:
-    """Small rows are not to cost a call each, and large ones not to come in one call."""
-    key = Key("x", "d", "x", "data")
-    budget = Budget(ManualClock(), replace(MOST, bytes_=10_000))
-    sizes = []
-    for some in budget.divide(range(60)):
-        sizes.append(len(some))
-        for number in some:
-            budget.spend(Row(b"r", {key: Cell(b"x" * (500 if number > 20 else 1), 1)}))
-    assert sizes[:6] == [1, 2, 4, 8, 8, 8]
-    assert set(sizes[7:]) == {1}
-    fresh = Budget(ManualClock(), MOST)
-    assert [len(some) for some in fresh.divide(range(8), cost=4)] == [1, 2, 2, 2, 1]
+def make_rows(seed: int, salt_buckets: int, count: int = 400) -> Rows:
+    """A table of some hundred rows in any state, many of them begun at one time."""
+    rng, rows = Random(seed), Rows()
+    finished = [status.encoded for status in FINISHED]
+    for _ in range(count):
+        age_ms = rng.choice(AGES_MS) + rng.choice((0, 0, rng.randrange(100)))
+        key = new_row_key(NOW_MS - age_ms, rng.getrandbits(128), salt_buckets)
+        if rng.random() < 0.2:
+            key = child_key(key, rng.randrange(2), rng.randrange(2))
+        value = rng.choice(finished if rng.random() < 0.6 else VALUES)
+        cells = {b"buffer": bytes(rng.randrange(300)), b"status": value}
+        if rng.random() < 0.3:
+            cells[rng.choice(list(Status)).at] = b""
+        at_ms = NOW_MS - rng.choice(AGES_MS)
+        edits = [Edit(column(TXN, key, n), v, at_ms) for n, v in cells.items() if v is not None]
+        rows.store.write(edits)
+    for name in (b"protocol", b"stranger", b"transaction.x", b"07.transaction.y"):
+        rows.store.write([Edit(column(TXN, name, b"status"), b"5-COMPLETE", NOW_MS)])
+    return rows
+
+
+def find_all(context: Context) -> Iterator[tuple[str, bytes | None]]:
+    """Judge every row. A key that is young hides only what is finished."""
+    old_ms, ahead_ms = NOW_MS - DAY_MS, NOW_MS + AHEAD_MS
+    for row in context.store.scan(TXN):
+        if not is_row_key(row.row):
+            if row.row != b"protocol" and not is_hidden(row, old_ms, ahead_ms):
+                yield "foreign-row", row.row
+            continue
+        seen = find_transaction(context, row.row)
+        assert seen is not None
+        whole = parent_of(row.row)
+        above = find_transaction(context, whole) if whole else None
+        if is_hidden(row, old_ms, ahead_ms):
+            continue
+        is_kept = decode_row(row).status in FINISHED and above is not None and not above.is_over
+        if (finding := judge(seen, NOW_MS)) and not is_kept:
+            yield show(finding)
+        yield from map(show, find_future(context, row))
+
+
+def is_hidden(row: Row, old_ms: int, ahead_ms: int) -> bool:
+    is_young = is_row_key(row.row) and old_ms < created_ms(row.row) < ahead_ms
+    return is_young and read_status(row) in FINISHED
+
+
+def read_status(row: Row) -> Status | None:
+    """The known status in the cell that stores go by."""
+    values = [cell.value for key, cell in row.cells.items() if key.column == b"status"]
+    return next((status for status in Status if status.encoded in values), None)
+
+
+def show(finding: Finding) -> tuple[str, bytes | None]:
+    row = finding.key.row if finding.key else None
+    return finding.kind.value, finding.transaction or row
+
+
+@pytest.mark.parametrize("salt_buckets", [1, 3])
+@pytest.mark.parametrize("seed", range(2))
+def test_fsck_finds_what_a_look_at_every_row_finds(seed: int, salt_buckets: int) -> None:
+    rows = make_rows(seed, salt_buckets)
+    expected = Counter(find_all(rows.context))
+    assert Counter(map(show, check(rows.context))) == expected
+    assert {"undecided", "aborting", "expired", "debris", "unreadable"} <= {
+        kind for kind, _ in expected
+    }
+
+
+@pytest.mark.parametrize("salt_buckets", [1, 3])
+def test_each_row_is_in_one_step_only(rows: Rows, salt_buckets: int) -> None:
+    """Steps meet at a millisecond in which rows began, and so do young rows, old ones and those
+    ahead: a row of two steps would be reported twice."""
+    ages_ms = (*range(100), -AHEAD_MS, -AHEAD_MS + 1, DAY_MS, DAY_MS - 1)
+    keys = [
+        new_row_key(NOW_MS - age_ms, uid, salt_buckets) for age_ms in ages_ms for uid in range(9)
+    ]
+    rows.put(keys, Status.LOCKED)
+    found = Counter(row.row for row in list_suspects(rows.context, Span(TXN), DAY_MS) if row.cells)
+    assert found == Counter(keys)
+    in_steps: Counter[bytes] = Counter()
+    for bucket in find_buckets(rows.context):
+        span = Span(TXN, bucket + NAME, bucket + NAME_END)
+        in_steps.update(
+            row.row for row in scan_in_steps(rows.context, span, first_ms=10) if row.cells
+        )
+    assert in_steps == Counter(keys)
+
+
+@pytest.mark.parametrize(
+    ("salt_buckets", "size"), [(3, listing.MOST_TURNED_BYTES), (3, 3_000), (3, 0), (1, 0)]
+)
+def test_ls_lists_what_a_look_at_every_row_lists(
+    salt_buckets: int, size: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(listing, "MOST_TURNED_BYTES", size)
+    rows = make_rows(5, salt_buckets, 100)
+    serve(rows, monkeypatch)
+    for status in (*Status, None):
+        query = Query(statuses=frozenset({status}), with_parts=status is Status.PART)
+        expected = [
+            row.row.decode()
+            for row in rows.context.store.scan(TXN)
+            if read_status(row) is status and query.match(row, NOW_MS)
+        ]
+        expected.sort(key=text_order)
+        for limit in (7, 10_000):
+            found = run("--status", str(status or "none"), "--limit", str(limit))
+            assert [line["transaction"] for line in found] == expected[-limit:]
+    usual = Query(statuses=frozenset({*Status, None} - {Status.PART}))
+    everything = [row.row for row in rows.context.store.scan(TXN) if usual.match(row, NOW_MS)]
+    found = run("--limit", "10000")
+    assert [line["transaction"].encode() for line in found] == sorted(everything, key=order)
+
+
+def test_ls_counts_by_the_status_cells(monkeypatch: pytest.MonkeyPatch) -> None:
+    rows = make_rows(6, 3)
+    serve(rows, monkeypatch)
+    expected: Counter[str] = Counter()
+    for row in rows.context.store.scan(TXN):
+        if is_row_key(row.row) and parent_of(row.row) is None:
+            expected[str(read_status(row) or "none")] += 1
+    del expected[str(Status.PART)]  # of parts only
+    found = run("--count")
+    assert found[0] == {"statuses": expected, "total": expected.total()}
+    assert run("--count", "--status", "5")[0]["total"] == expected["5-COMPLETE"] > 0
+
+
+def text_order(row_key: str) -> bytes:
+    return order(row_key.encode())
+
+
+def serve(rows: Rows, monkeypatch: pytest.MonkeyPatch) -> None:
+    @contextmanager
+    def open_store_of(*_: Any) -> Iterator[Context]:
+        yield rows.context
+
+    monkeypatch.setattr(sys.modules["recovery.commands.ls"], "open_store_of", open_store_of)
+
+
+def run(*options: str) -> list[dict[str, Any]]:
+    done = CliRunner().invoke(app, ["ls", "--store", "memory://", "--json", *options])
+    assert done.exit_code == 0, done.output
+    lines = [json.loads(line) for line in done.stdout.splitlines() if line.startswith("{")]
+    return [line for line in lines if line.get("state") != "foreign"]

@@ -11,7 +11,7 @@ import pytest
 
 from txn.clock import ManualClock
 from txn.errors import CorruptRowError, InvalidRequestError
-from txn.model import Cell, Edit, Family, Key
+from txn.model import Edit, Family, Key
 from txn.stores.local import LocalStore
 from txn.tables.kv.lmdb import LmdbStore
 from txn.tables.kv.memory import MemoryStore
@@ -44,7 +44,6 @@ def key(row: str, column: str = "x", family: str = "d") -> Key:
 
 
 def test_a_scan_of_large_values_takes_little_memory(tmp_path: Path) -> None:
-    """A table is larger than the memory of who scans it."""
     store = LmdbStore(str(tmp_path / "store"), sync=False)
     found = tables(store)
     for number in range(100):
@@ -59,7 +58,6 @@ def test_a_scan_of_large_values_takes_little_memory(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("choice", ["three columns", "whole rows"])
 def test_a_scan_of_a_wide_row_keeps_what_it_wants_of_it(choice: str, tmp_path: Path) -> None:
-    """A row of a million columns that nobody asks for, or that are deleted, needs no memory."""
     store = LmdbStore(str(tmp_path / "store"), sync=False)
     found = tables(store)
     value = None if choice == "whole rows" else b"1"
@@ -79,7 +77,6 @@ def test_a_scan_of_a_wide_row_keeps_what_it_wants_of_it(choice: str, tmp_path: P
 
 @pytest.mark.parametrize("kind", ["memory", "embedded"])
 def test_a_refused_edit_leaves_no_other_of_its_call(kind: str, tmp_path: Path) -> None:
-    """Within a local transaction whose caller goes on."""
     store = MemoryStore() if kind == "memory" else LmdbStore(str(tmp_path / "store"), sync=False)
     found = tables(store)
 
@@ -100,7 +97,6 @@ def test_a_refused_edit_leaves_no_other_of_its_call(kind: str, tmp_path: Path) -
 def test_a_scan_is_many_short_transactions(
     rows: int, columns: int, wanted: set[tuple[bytes, bytes]] | None
 ) -> None:
-    """A long one would keep old pages from being used again, and writers of memory:// waiting."""
     store = Counting()
     found = tables(store)
     found.write(
@@ -115,21 +111,7 @@ def test_a_scan_is_many_short_transactions(
     assert store.reads >= 3
 
 
-def test_cells_of_a_family_with_a_ttl_expire() -> None:
-    """HBase's TTL hides a cell without any write; doctor refuses such families for locks."""
-    clock = ManualClock(10_000)
-    found = tables(MemoryStore(), clock)
-    one = key("r", family="t")
-    found.write([Edit(one, b"1", 9_500)])
-    clock.set_wall_ms(10_500)
-    assert found.read([one]) == {one: Cell(b"1", 9_500)}
-    clock.set_wall_ms(10_501)
-    assert found.read([one]) == {one: None}
-    assert list(found.scan(TABLE)) == []
-
-
 def test_a_compaction_removes_what_nobody_can_see() -> None:
-    """Deleted cells would otherwise stay in an embedded store for ever."""
     store = MemoryStore()
     found = tables(store)
     empty = store.read(lambda reader: list(reader.keys(b"", b"\xff")))
@@ -142,50 +124,41 @@ def test_a_compaction_removes_what_nobody_can_see() -> None:
     assert store.read(lambda reader: list(reader.keys(b"", b"\xff"))) == empty
 
 
-@pytest.mark.parametrize("timestamp", [-1, 1 << 63])
-def test_a_timestamp_that_hbase_refuses_is_refused(timestamp: int) -> None:
-    """Before anything is written."""
+NAMES = [b"", b".dot", b"\xff"]
+
+
+@pytest.mark.parametrize(
+    ("table", "families", "match"),
+    [
+        *((name, {b"d": Family()}, "table name") for name in NAMES),
+        *((name, {b"d": Family()}, "table name") for name in (b"two words", b"-dash", b"x" * 256)),
+        *((TABLE, {name: Family()}, "family name") for name in NAMES),
+        *((TABLE, {n: Family()}, "family name") for n in (b"a:b", b"a/b", b"\0", b"x" * 128)),
+        (TABLE, {b"new": Family(versions=0)}, "must be positive"),
+        (TABLE, {b"new": Family(ttl_ms=0)}, "must be positive"),
+        (b"new", {}, "at least one family"),
+    ],
+)
+def test_a_table_that_hbase_refuses_is_refused(
+    table: bytes, families: dict[bytes, Family], match: str
+) -> None:
+    """A program that works here must work on HBase. 00 would also end a family in a key."""
+    with pytest.raises(InvalidRequestError, match=match):
+        tables(MemoryStore()).ensure_table(table, families)
+
+
+def test_a_key_or_timestamp_that_hbase_refuses_is_refused() -> None:
+    """The engine fills in its default table; a store has none."""
     found = tables(MemoryStore())
-    with pytest.raises(InvalidRequestError, match="timestamp"):
-        found.write([Edit(key("r"), b"1", 5), Edit(key("s"), b"1", timestamp)])
+    with pytest.raises(InvalidRequestError, match="names no table"):
+        found.read([Key("r", "d", "x")])
+    for timestamp in (-1, 1 << 63):
+        with pytest.raises(InvalidRequestError, match="timestamp"):
+            found.write([Edit(key("r"), b"1", 5), Edit(key("s"), b"1", timestamp)])
     assert found.read([key("r")]) == {key("r"): None}
 
 
-@pytest.mark.parametrize("name", [b"", b"two words", b"-dash", b".dot", b"\xff", b"x" * 256])
-def test_a_table_name_that_hbase_refuses_is_refused(name: bytes) -> None:
-    """A program that works here must work on HBase."""
-    with pytest.raises(InvalidRequestError, match="table name"):
-        tables(MemoryStore()).ensure_table(name, {b"d": Family()})
-
-
-@pytest.mark.parametrize("name", [b"", b"a:b", b"a/b", b".dot", b"\0", b"\xff", b"x" * 128])
-def test_a_family_name_that_hbase_refuses_is_refused(name: bytes) -> None:
-    """The byte 00 would also end the family in a key."""
-    with pytest.raises(InvalidRequestError, match="family name"):
-        tables(MemoryStore()).ensure_table(TABLE, {name: Family()})
-
-
-@pytest.mark.parametrize("family", [Family(versions=0), Family(ttl_ms=0)])
-def test_settings_without_sense_are_refused(family: Family) -> None:
-    """A family of no versions keeps nothing."""
-    with pytest.raises(InvalidRequestError, match="must be positive"):
-        tables(MemoryStore()).ensure_table(TABLE, {b"new": family})
-
-
-def test_a_table_without_families_is_refused() -> None:
-    """HBase refuses it, and nothing could be put into it."""
-    with pytest.raises(InvalidRequestError, match="at least one family"):
-        tables(MemoryStore()).ensure_table(b"new", {})
-
-
-def test_a_key_without_a_table_is_refused() -> None:
-    """The engine fills in its default table; a store has none."""
-    with pytest.raises(InvalidRequestError, match="names no table"):
-        tables(MemoryStore()).read([Key("r", "d", "x")])
-
-
 def test_a_catalog_that_does_not_decode_is_reported() -> None:
-    """It is never guessed: cells under a wrong number would be mixed up."""
     store = MemoryStore()
     tables(store)
     store.write(lambda writer: writer.put(bytes(4) + b"table t", b"{"))

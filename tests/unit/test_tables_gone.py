@@ -5,13 +5,13 @@ from __future__ import annotations
 import logging
 from collections.abc import Callable
 from dataclasses import replace
+from itertools import product
+from typing import Literal
 
 import pytest
 
-from recovery import LeftAlone, Repaired, check, explain, repair
-from tests.unit.worlds import POLICY, TABLE, World, X, Y, Z, is_step, stopped_at
-from txn.assertions import Exact
-from txn.client.local import LocalBackend
+from recovery import LeftAlone, Repaired, check, repair
+from tests.unit.worlds import POLICY, World, X, Y, Z, after_status, is_step, stopped_at
 from txn.errors import (
     AbortedError,
     CommitOutcomeUnknown,
@@ -27,8 +27,8 @@ from txn.events import Event, Phase
 from txn.model import Check, Family, Key, Mutation
 from txn.protocol import recovery
 from txn.protocol.statuses import Status
-from txn.protocol.transaction import WRITTEN_WITHIN_MS, begin_commit
-from txn.request import Committed, Outcome, bind_request
+from txn.protocol.transaction import WRITTEN_WITHIN_MS
+from txn.request import Committed, Outcome
 from txn.tables.admin import Admin
 from txn.testing.faulty import Call, Crash, Fault, Reply
 
@@ -71,33 +71,87 @@ class Tables(World):
         self.when["decide"] = self.disable
         return self.engine.commit(BOTH).transaction
 
+    def list_ended(self, phase: str) -> list[tuple[str, int, int]]:
+        """What was told of a phase at its end: its outcome, and how many it was of."""
+        told = [e for e in self.events if isinstance(e, Phase) and e.name == phase]
+        return [(e.outcome, e.transactions, e.failed) for e in told if e.outcome != "started"]
 
-STOP = Fault(reply=Reply.CRASH)
+
 GONE = pytest.mark.parametrize("gone", [Tables.disable, Tables.drop])
-
-
-# ----------------------------------------------------------------------- after the decision
 
 
 @GONE
 @pytest.mark.parametrize("ack", ["complete", "decided"])
-def test_a_decided_transaction_is_told_as_committed(
-    gone: Callable[[Tables], None], ack: str
+def test_a_decided_transaction_is_told_as_committed_and_waits(
+    gone: Callable[[Tables], None],
+    ack: Literal["complete", "decided"],
+    caplog: pytest.LogCaptureFixture,
 ) -> None:
-    """Told as failed, it would be sent again, and happen twice. Whoever comes next finishes it."""
+    """Told as failed, it would be sent again, and happen twice."""
     world = Tables()
     world.when["decide"] = lambda: gone(world)
-    done = world.engine.commit(BOTH, ack=ack)  # type: ignore[arg-type]
+    done = world.engine.commit(BOTH, ack=ack)
+    assert world.engine.commit([Mutation(Y, b"1")], ack=ack).timestamp
     world.engine.flush()
     assert not done.complete
-    assert world.statuses() == [Status.ASSERTED]
+    assert sorted(map(str, world.statuses())) == ["2-ASSERTED", "5-COMPLETE"]
+    assert "roll forward of 1 left to others" in caplog.text
     assert world.engine.outcome(done.transaction) is Outcome.COMMITTED
+
+    other = world.client(seed=2)
+    with pytest.raises((ConflictError, DeadlineError)) as caught:
+        other.commit([Mutation(NEAR, b"2")])
+    facts = caught.value.facts
+    assert (facts["key"], facts["holder"]) == (NEAR, done.transaction)
+    assert str(done.transaction) in str(caught.value) and "other" in str(caught.value)
+    assert isinstance(caught.value.__cause__, TableUnavailable)
+    assert world.holder(NEAR) == done.transaction
+    assert other.read([NEAR])[NEAR].value == b"1"  # type: ignore[union-attr]
+    assert [row.cells[row_key].value for row in other.scan() for row_key in row.cells] == [b"1"] * 2
+    with pytest.raises((TableUnavailable, InvalidRequestError), match=r"disabled|no such table"):
+        other.read([FAR])
+
+    stopped_at(world, Status.ASSERTED, Z)
+    context = world.engine.context
+    results = [repair(context, finding) for finding in check(context, grace_ms=0)]
+    assert sorted(type(result).__name__ for result in results) == ["LeftAlone", "Repaired"]
+    (left,) = (result for result in results if isinstance(result, LeftAlone))
+    assert "table=b'other'" in left.why and "make it again" in left.why
     world.bring_back()
-    world.clock.advance(5_000)
-    for finding in check(world.engine.context, grace_ms=0):
-        assert isinstance(repair(world.engine.context, finding), Repaired)
+    (again,) = check(context, grace_ms=0)
+    assert isinstance(repair(context, again), Repaired)
     assert (world.value(NEAR), world.value(FAR)) == (b"1", b"1")
-    assert world.statuses() == [Status.COMPLETE]
+    assert set(world.statuses()) == {Status.COMPLETE, Status.ABORTED}
+
+
+@pytest.mark.parametrize("kind", ["a mistake of ours", "a strange table", "undone together"])
+def test_nothing_is_raised_after_the_decision(kind: str, caplog: pytest.LogCaptureFixture) -> None:
+    world = Tables()
+
+    def fail(edits: object, *, durable: bool) -> None:
+        raise KeyError("a mistake of ours")
+
+    def undo(work: Callable[[], None]) -> None:
+        work()
+        raise MaybeApplied("the disk is full")
+
+    def refuse(call: Call) -> Fault:
+        if any(isinstance(item, Check) and item.expected.startswith(b"t") for item in call.items):
+            raise TableUnavailable("no such table", b"strange")
+        return Fault()
+
+    if kind == "a mistake of ours":
+        world.faults.write = fail  # type: ignore[method-assign]
+    elif kind == "undone together":
+        world.faults.atomically = undo  # type: ignore[method-assign]
+    else:
+        world.faults.plan = refuse
+    done = world.engine.commit(BOTH)
+    assert not done.complete
+    if kind == "a mistake of ours":
+        assert [record.levelno for record in caplog.records] == [logging.ERROR]
+    if kind == "a strange table":  # else its locks would be asked for, and not freed, for ever
+        assert world.holder(NEAR) == done.transaction
 
 
 def test_locks_are_held_while_the_table_of_transactions_is_gone() -> None:
@@ -115,24 +169,7 @@ def test_locks_are_held_while_the_table_of_transactions_is_gone() -> None:
     assert world.statuses() == [Status.COMPLETE]
 
 
-def test_a_block_that_was_decided_is_told_as_committed() -> None:
-    """By `run` too, which would do all of it again."""
-    world = Tables()
-    world.when["decide"] = world.disable
-    calls: list[int] = []
-
-    def change(t: object) -> None:
-        calls.append(1)
-        t.put(NEAR, "1")  # type: ignore[attr-defined]
-        t.put(FAR, "1")  # type: ignore[attr-defined]
-
-    world.engine.run(change)
-    assert calls == [1]
-    assert world.statuses() == [Status.ASSERTED]
-
-
 def test_of_a_batch_only_those_wait_that_need_the_table() -> None:
-    """And the waves behind it are not lost: each result is its own."""
     world = Tables()
     world.when["decide"] = world.disable
     results = world.engine.commit_many(
@@ -148,35 +185,12 @@ def test_of_a_batch_only_those_wait_that_need_the_table() -> None:
     assert isinstance(results[0], Committed)
     assert type(results[3]) in (ConflictError, AbortedError, DeadlineError)
     assert "disabled" in str(results[3])
+    assert world.list_ended("put")[:2] == [("failed", 1, 1), ("done", 1, 0)]
     assert (world.value(Y), world.value(Z)) == (b"2", b"2")
-
-
-def test_the_finisher_goes_on_with_the_others(caplog: pytest.LogCaptureFixture) -> None:
-    """It is one thread for all that this client commits."""
-    world = Tables()
-    world.when["decide"] = world.disable
-    world.engine.commit(BOTH, ack="decided")
-    world.engine.commit([Mutation(Y, b"1")], ack="decided")
-    world.engine.flush()
-    assert sorted(map(str, world.statuses())) == ["2-ASSERTED", "5-COMPLETE"]
-    assert "roll forward of 1 left to others" in caplog.text
-
-
-def test_an_error_of_ours_does_not_hide_a_commit(caplog: pytest.LogCaptureFixture) -> None:
-    """Nothing may be raised any more; the log has it, as an error."""
-    world = Tables()
-
-    def fail(edits: object, *, durable: bool) -> None:
-        raise KeyError("a mistake of ours")
-
-    world.faults.write = fail  # type: ignore[method-assign]
-    assert not world.engine.commit(BOTH).complete
-    assert [record.levelno for record in caplog.records] == [logging.ERROR]
 
 
 @pytest.mark.parametrize("phase", ["lock", "decide", "put"])
 def test_a_watch_that_fails_changes_nothing(phase: str, caplog: pytest.LogCaptureFixture) -> None:
-    """It is there to look. What it raises would else be told of a committed transaction."""
     world = Tables()
 
     def fail() -> None:
@@ -188,49 +202,7 @@ def test_a_watch_that_fails_changes_nothing(phase: str, caplog: pytest.LogCaptur
     assert "a watch that raises" in caplog.text
 
 
-def test_what_was_undone_together_is_not_told_as_complete() -> None:
-    """An embedded store takes the steps after the decision in one local transaction, or in none."""
-    world = Tables()
-
-    def undone(work: Callable[[], None]) -> None:
-        work()
-        raise MaybeApplied("the disk is full")
-
-    world.faults.atomically = undone  # type: ignore[method-assign]
-    assert not world.engine.commit(BOTH).complete
-
-
-# -------------------------------------------------------------------------- meeting its locks
-
-
-@GONE
-def test_whoever_meets_the_holder_is_told_of_its_own_key(gone: Callable[[Tables], None]) -> None:
-    """It waits as for any other, and the error names its key, the holder and why that stays."""
-    world = Tables()
-    world.when["decide"] = lambda: gone(world)
-    holder = world.engine.commit(BOTH).transaction
-    with pytest.raises((ConflictError, DeadlineError)) as caught:
-        world.client(seed=2).commit([Mutation(NEAR, b"2")])
-    assert (caught.value.facts["key"], caught.value.facts["holder"]) == (NEAR, holder)
-    assert str(holder) in str(caught.value)
-    assert "other" in str(caught.value)
-    assert isinstance(caught.value.__cause__, TableUnavailable)
-    assert world.holder(NEAR) == holder
-
-
-def test_a_reader_that_needs_nothing_of_the_table_is_answered() -> None:
-    """From the holder's buffer, as at any decided transaction."""
-    world = Tables()
-    world.left_decided()
-    reader = world.client(seed=2)
-    assert reader.read([NEAR])[NEAR].value == b"1"  # type: ignore[union-attr]
-    assert [row.cells[NEAR].value for row in reader.scan()] == [b"1"]
-    with pytest.raises(TableUnavailable, match="disabled"):
-        reader.read([FAR])
-
-
 def test_a_holder_whose_server_does_not_answer_is_in_the_way() -> None:
-    """Whoever meets it can reach all that is its own, and is told of that."""
     world = Tables()
     holder = world.left_decided()
     world.bring_back()
@@ -244,21 +216,20 @@ def test_a_holder_whose_server_does_not_answer_is_in_the_way() -> None:
     with pytest.raises((ConflictError, DeadlineError), match="the reply was lost") as caught:
         other.commit([Mutation(NEAR, b"2")])
     assert (caught.value.facts["key"], caught.value.facts["holder"]) == (NEAR, holder)
+
+    def close(call: Call) -> Fault:
+        if call.method == "write":
+            raise StoreClosedError("the store is closed")
+        return Fault()
+
+    world.faults.plan = close
     with pytest.raises(StoreClosedError):
-        world.faults.plan = closed_at_writes
         other.commit([Mutation(NEAR, b"2")])
-
-
-def closed_at_writes(call: Call) -> Fault:
-    if call.method == "write":
-        raise StoreClosedError("the store is closed")
-    return Fault()
 
 
 def test_of_many_holders_that_stay_the_last_are_remembered(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    """A client that lives for months may meet any number."""
     monkeypatch.setattr(recovery, "REMEMBERED", 1)
     world = Tables()
     for key in (X, Y):
@@ -273,49 +244,44 @@ def test_of_many_holders_that_stay_the_last_are_remembered(
     assert len(other._backend._resolver._stuck) == 1
 
 
-def test_once_the_table_is_back_whoever_comes_finishes_it() -> None:
-    """No operator is needed then."""
-    world = Tables()
-    world.left_decided()
-    other = world.client(seed=2)
-    with pytest.raises((ConflictError, DeadlineError)):
-        other.commit([Mutation(NEAR, b"2")])
-    world.bring_back()
-    assert other.commit([Mutation(NEAR, b"2")], [Exact(FAR, b"1")]).complete
-
-
 def test_an_undecided_holder_is_released_without_the_table() -> None:
     """It has put nothing there; its lock in that table is a ghost when the table comes back."""
     world = Tables()
-    world.faults.plan = lambda call: STOP if steps(call, Status.LOCKED) else Fault()
+    after_status(world, Status.LOCKED, Fault(reply=Reply.CRASH))
     with pytest.raises(Crash):
         world.engine.commit(BOTH)
     world.disable()
     other = world.client(seed=2)
     assert other.commit([Mutation(NEAR, b"2")]).complete
-    assert Status.ABORTED in world.statuses()
-    assert not {Status.WRITTEN, Status.LOCKED, Status.ABORTING} & set(world.statuses())
+    assert set(world.statuses()) == {Status.COMPLETE, Status.ABORTED}
     world.bring_back()
     assert other.commit([Mutation(FAR, b"2")]).complete
 
 
-# ---------------------------------------------------------------------- before the decision
-
-
-@pytest.mark.parametrize("phase", ["lock started", "lock"])
-@GONE
+@pytest.mark.parametrize(
+    ("phase", "gone"),
+    [
+        ("keys in demand", Tables.disable),
+        *product(["lock started", "lock"], [Tables.disable, Tables.drop]),
+    ],
+)
 def test_before_the_decision_those_that_need_the_table_abort(
     gone: Callable[[Tables], None], phase: str
 ) -> None:
-    """At once, not after the patience that a server's restart is given; the others commit."""
     world = Tables()
-    world.when[phase] = lambda: gone(world)
+    if phase == "keys in demand":
+        world.engine._backend._contention._since_ms[FAR] = world.clock.monotonic_ms()
+        gone(world)
+    else:
+        world.when[phase] = lambda: gone(world)
     began_ms = world.clock.monotonic_ms()
     results = world.engine.commit_many([(BOTH, []), ([Mutation(Y, b"1")], [])])
     assert type(results[0]) is AbortedError
     assert "table=b'other'" in str(results[0])
     assert isinstance(results[1], Committed) and results[1].complete
     assert world.clock.monotonic_ms() == began_ms
+    if phase == "lock started":
+        assert world.list_ended("lock") == [("failed", 1, 1), ("done", 1, 0)]
     assert (world.value(NEAR), world.holder(NEAR)) == (None, b"")
     # A local store undoes the whole call that the table refuses, the row with its locks.
     aborted = ["7-ABORTED"] if phase == "lock" else []
@@ -353,12 +319,11 @@ def test_a_row_whose_write_took_long_is_given_up_though_a_table_went_meanwhile()
 def test_a_row_that_was_written_beside_a_lock_that_was_refused_is_aborted(
     gone: Callable[[Tables], None], applied: tuple[int, ...]
 ) -> None:
-    """The requests of one call reach several servers. What was done beside the one that the table
-    refused is undone at once, and waits for nobody's lock TTL."""
     world = Tables()
 
     def plan(call: Call) -> Fault:
-        if steps(call, Status.WRITTEN) and world.admin.find(OTHER) is not None:
+        is_first = any(is_step(item, Status.WRITTEN) for item in call.items)
+        if is_first and world.admin.find(OTHER) is not None:
             checks = [item for item in call.items if isinstance(item, Check)]
             world.store.check_and_put([checks[i] for i in applied])
             gone(world)
@@ -371,162 +336,19 @@ def test_a_row_that_was_written_beside_a_lock_that_was_refused_is_aborted(
     assert world.statuses() == ([Status.ABORTED] if 0 in applied else [])
 
 
-@pytest.mark.parametrize(("before", "phase"), [("lock started", "lock"), ("decide", "put")])
-def test_a_phase_that_a_table_stops_counts_those_that_need_it_alone(
-    before: str, phase: str
-) -> None:
-    """The others go through it again, and would count as failed and as done."""
+@pytest.mark.parametrize("phase", ["before", "assert"])
+def test_the_transaction_table_may_go(phase: str) -> None:
+    """No transaction has it among its keys: it is the store that fails."""
     world = Tables()
-    world.when[before] = world.disable
-    world.engine.commit_many([(BOTH, []), ([Mutation(Y, b"1")], []), ([Mutation(Z, b"1")], [])])
-    ended = [e for e in world.events if isinstance(e, Phase) and e.outcome != "started"]
-    told = [(e.outcome, e.transactions, e.failed) for e in ended if e.name == phase]
-    assert told == [("failed", 1, 1), ("done", 2, 0)]
-
-
-def test_a_table_that_was_dropped_is_told_at_the_door_from_then_on() -> None:
-    """Its author can do something about it; and nothing more is written."""
-    world = Tables()
-    world.engine.commit(BOTH)
-    world.drop()
-    assert list(world.engine.scan()) != []
-    with pytest.raises(AbortedError):
-        world.engine.commit(BOTH)
-    count = len(world.rows())
-    with pytest.raises(InvalidRequestError, match="no such table"):
-        world.engine.commit(BOTH)
-    assert len(world.rows()) == count
-    world.bring_back()
-    assert world.engine.commit(BOTH).complete
-
-
-def test_a_table_that_is_gone_when_keys_in_demand_are_looked_at_aborts() -> None:
-    """Which comes before anything is written."""
-    world = Tables()
-    world.engine._backend._contention._since_ms[FAR] = world.clock.monotonic_ms()
-    world.disable()
-    results = world.engine.commit_many([(BOTH, []), ([Mutation(Y, b"1")], [])])
-    assert [type(result) for result in results] == [AbortedError, Committed]
-
-
-def test_a_scanned_range_of_a_table_that_is_gone_aborts() -> None:
-    """The table is needed although no key in it is."""
-    world = Tables()
-    world.when["lock"] = world.disable
-    with pytest.raises(AbortedError, match="disabled"), world.engine.transaction() as t:
-        assert t.scan(OTHER) == []
-        t.put(NEAR, "1")
-    assert world.statuses() == [Status.ABORTED]
-
-
-def test_without_the_transaction_table_nothing_is_committed() -> None:
-    """Which no transaction has among its keys: it is the store that fails."""
-    world = Tables()
-    world.admin.disable(b"txn")
+    if phase == "before":
+        world.admin.disable(b"txn")
+    else:
+        world.when[phase] = lambda: world.admin.disable(b"txn")
     (result,) = world.engine.commit_many([(BOTH, [])])
-    assert isinstance(result, NotApplied) and isinstance(result.__cause__, TableUnavailable)
     world.admin.enable(b"txn")
-    assert world.rows() == []
-
-
-def test_the_transaction_table_may_go_under_the_locks() -> None:
-    """No transaction of the batch is spared then, and none is decided."""
-    world = Tables()
-    world.when["lock"] = lambda: world.admin.disable(b"txn")
-    (result,) = world.engine.commit_many([(BOTH, [])])
-    assert isinstance(result, NotApplied) and isinstance(result.__cause__, TableUnavailable)
-    world.admin.enable(b"txn")
-    assert world.statuses() == [Status.WRITTEN]
-
-
-def test_a_store_that_names_a_strange_table_ends_nothing() -> None:
-    """Else its locks would be asked for, and not freed, for ever."""
-    world = Tables()
-
-    def plan(call: Call) -> Fault:
-        if any(isinstance(item, Check) and item.expected.startswith(b"t") for item in call.items):
-            raise TableUnavailable("no such table", b"strange")
-        return Fault()
-
-    world.faults.plan = plan
-    done = world.engine.commit(BOTH)
-    assert not done.complete
-    assert world.holder(NEAR) == done.transaction
-
-
-def test_a_decision_that_was_sent_and_refused_by_anything_is_unknown() -> None:
-    """Whatever the store raises there."""
-    world = Tables()
-
-    def plan(call: Call) -> Fault:
-        if steps(call, Status.ASSERTED):
-            raise RuntimeError("a driver that is broken")
-        return Fault()
-
-    world.faults.plan = plan
-    with pytest.raises(CommitOutcomeUnknown) as caught:
-        world.engine.commit(BOTH)
-    assert isinstance(caught.value.__cause__, RuntimeError)
-
-
-def test_the_transaction_table_may_go_at_the_decision() -> None:
-    """Then nobody knows, until it is back."""
-    world = Tables()
-    world.when["assert"] = lambda: world.admin.disable(b"txn")
-    with pytest.raises(CommitOutcomeUnknown) as caught:
-        world.engine.commit(BOTH)
-    world.admin.enable(b"txn")
-    assert world.engine.outcome(caught.value.transaction) is Outcome.UNDECIDED
-
-
-# ------------------------------------------------------------------------------ operators
-
-
-def test_what_is_held_in_other_tables_is_shown() -> None:
-    """Those are the keys that others are waiting for."""
-    world = Tables()
-    world.when["decide"] = world.disable
-    holder = world.engine.commit(BOTH).transaction
-    found = explain(world.engine.context, holder)
-    assert found is not None and found.held == (NEAR,)
-
-
-@GONE
-def test_fsck_leaves_it_says_how_to_end_it_and_goes_on(gone: Callable[[Tables], None]) -> None:
-    """A table that was dropped for ever is made again, for as long as the repair takes."""
-    world = Tables()
-    world.when["decide"] = lambda: gone(world)
-    world.engine.commit(BOTH)
-    stopped_at(world, Status.ASSERTED, Y)
-    context = world.engine.context
-    results = [repair(context, finding) for finding in check(context, grace_ms=0)]
-    assert sorted(type(result).__name__ for result in results) == ["LeftAlone", "Repaired"]
-    (left,) = (result for result in results if isinstance(result, LeftAlone))
-    assert "table=b'other'" in left.why and "make it again" in left.why
-    world.bring_back()
-    (again,) = check(context, grace_ms=0)
-    assert isinstance(repair(context, again), Repaired)
-    assert (world.value(NEAR), world.value(FAR)) == (b"1", b"1")
-
-
-# ------------------------------------------------------------------ those who commit together
-
-
-def test_those_who_commit_together_are_told_each_its_own() -> None:
-    """One client's table must not fail, or repeat, what another's thread gathered with it."""
-    world = Tables()
-    world.when["decide"] = world.disable
-    backend = world.engine._backend
-    assert isinstance(backend, LocalBackend)
-    first, second = (
-        begin_commit(backend.context, bind_request(m, table=TABLE))
-        for m in (BOTH, [Mutation(Y, b"1")])
-    )
-    backend._group_commit.commit([first, second])
-    results = [backend._result(each) for each in (first, second)]
-    assert [isinstance(result, Committed) for result in results] == [True, True]
-    assert len(world.rows()) == 2
-
-
-def steps(call: Call, status: Status) -> bool:
-    return any(is_step(item, status) for item in call.items)
+    if phase == "before":
+        assert isinstance(result, NotApplied) and isinstance(result.__cause__, TableUnavailable)
+        assert world.rows() == []
+    else:
+        assert isinstance(result, CommitOutcomeUnknown)
+        assert world.engine.outcome(result.transaction) is Outcome.UNDECIDED

@@ -7,10 +7,14 @@ from contextlib import contextmanager
 from tempfile import TemporaryDirectory
 
 import lmdb
+import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from txn.tables.kv.lmdb import LmdbStore
 from txn.tables.kv.lmdb_transactions import SLICE, GatheringWriter, LmdbWriter
+from txn.tables.kv.memory import MemoryStore
+from txn.tables.kv.ordered import OrderedStore, Reader, Writer
 
 
 @contextmanager
@@ -45,7 +49,6 @@ KEYS = st.builds(long_key, st.lists(RUNS, max_size=3), st.binary(max_size=2)).fi
 def test_any_keys_are_found_and_ordered_as_in_a_plain_map(
     steps: list[tuple[bytes, bool]], start: bytes, stop: bytes
 ) -> None:
-    """HBase's rows are in byte order, however long they are."""
     plain: dict[bytes, bytes] = {}
     with opened() as (long, _):
         for count, (key, is_put) in enumerate(steps):
@@ -67,7 +70,6 @@ def test_any_keys_are_found_and_ordered_as_in_a_plain_map(
 def test_values_put_together_are_found_as_if_put_one_by_one(
     calls: list[dict[bytes, bytes]], is_shared: bool
 ) -> None:
-    """A store's call writes all its cells with one request of the driver, whatever their keys."""
     plain: dict[bytes, bytes] = {}
     with opened() as (long, _):
         writer = GatheringWriter(long) if is_shared else long
@@ -79,14 +81,12 @@ def test_values_put_together_are_found_as_if_put_one_by_one(
 
 
 def test_a_short_key_is_stored_as_it_is() -> None:
-    """The usual case must cost nothing."""
     with opened() as (long, transaction):
         long.put(b"k" * SLICE, b"1")
         assert list_stored(transaction) == [b"k" * SLICE]
 
 
 def test_removing_the_last_long_key_leaves_no_layer() -> None:
-    """Otherwise rows that come and go would fill the store with empty layers."""
     keys = [b"k" * 3000, b"k" * 2000, b"k" * 2000 + b"z"]
     with opened() as (long, transaction):
         for key in keys:
@@ -97,11 +97,27 @@ def test_removing_the_last_long_key_leaves_no_layer() -> None:
         assert left == []
 
 
-def test_a_start_beyond_a_slice_skips_the_key_of_that_slice() -> None:
-    """The whole key of the slice is stored beside the pointer, and sorts before the start."""
-    keys = [b"k" * SLICE, b"k" * (SLICE + 1), b"k" * (SLICE + 2)]
-    with opened() as (long, _):
-        for key in keys:
-            long.put(key, b"1")
-        found = [list(long.keys(key, b"\xff")) for key in keys]
-        assert found == [keys, keys[1:], keys[2:]]
+@pytest.fixture(scope="module", params=["memory", "lmdb"])
+def store(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> OrderedStore:
+    if request.param == "memory":
+        return MemoryStore()
+    return LmdbStore(str(tmp_path_factory.mktemp("items") / "store"), sync=False)
+
+
+@given(wanted=st.sets(KEYS, max_size=12), start=KEYS, stop=KEYS)
+def test_items_are_the_keys_with_their_values(
+    store: OrderedStore, wanted: set[bytes], start: bytes, stop: bytes
+) -> None:
+    def fill(writer: Writer) -> None:
+        for key in [*writer.keys(b"", b"\xff")]:
+            writer.delete(key)
+        for number, key in enumerate(sorted(wanted)):
+            writer.put(key, b"%d" % number)
+
+    def look(reader: Reader) -> None:
+        for low, high in ((start, stop), (b"", b"\xff"), (start, b"\xff"), (b"", stop)):
+            expected = [(key, reader.get(key)) for key in reader.keys(low, high)]
+            assert list(reader.items(low, high)) == expected
+
+    store.write(fill)
+    store.read(look)
