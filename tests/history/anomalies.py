@@ -78,7 +78,6 @@ class Anomaly:
 
     @property
     def names(self) -> list[str]:
-        """The transactions of the cycle."""
         return [step.before.name for step in self.cycle]
 
     def __str__(self) -> str:

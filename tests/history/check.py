@@ -36,12 +36,10 @@ TRIED = 300
 
 
 def check_lists(history: Sequence[Transaction]) -> list[Anomaly]:
-    """Return what is wrong with a history of appends; an empty list: strictly serialisable."""
     return _check(account_of_lists(history))
 
 
 def check_registers(history: Sequence[Transaction]) -> list[Anomaly]:
-    """Return what is wrong with a history of writes that replace."""
     return _check(account_of_registers(history))
 
 
@@ -65,7 +63,6 @@ def _check(account: Account) -> list[Anomaly]:
 
 
 def dependencies(account: Account) -> Iterator[Dependency]:
-    """Yield the edges that the data tell: ww, wr, rw."""
     writers = account.writers
     readers: dict[tuple[str, Value], list[tuple[Transaction, Edge]]] = defaultdict(list)
     for view in account.views:
@@ -107,7 +104,6 @@ def _moments(happened: Iterable[Transaction]) -> Iterator[tuple[Node, Node]]:
 
 
 def _worst(known: Dependencies, part: nx.DiGraph) -> Anomaly:
-    """Name the worst cycle among these dependencies; `part` has the moments as well."""
     looks: list[tuple[Kind, Callable[[], Cycle | None]]] = [
         (Kind.G0, partial(_shortest, _only(known, Edge.WW), known)),
         (Kind.G1C, partial(_shortest, _only(known, Edge.WW, Edge.WR), known)),
@@ -133,7 +129,6 @@ def _only(known: Dependencies, *edges: Edge) -> nx.DiGraph:
 
 
 def _weighed(part: nx.DiGraph) -> nx.DiGraph:
-    """A way through any number of moments counts as one step."""
     graph = nx.DiGraph()
     for before, after in part.edges:
         graph.add_edge(before, after, weight=int(not isinstance(before, int)))
@@ -157,7 +152,6 @@ def _shortest(graph: nx.DiGraph, known: Dependencies, edges: Sequence[Edge] = DA
 
 
 def _through(graph: nx.DiGraph, node: Node, limit: int | None) -> list[Node] | None:
-    """Return a shortest way from the node back to itself."""
     lengths, paths = nx.single_source_dijkstra(graph, node, cutoff=limit)
     ends = [n for n in graph.predecessors(node) if n in lengths]
     if not ends:
@@ -171,7 +165,6 @@ def _length(cycle: list[Node]) -> int:
 
 
 def _lost_update(known: Dependencies) -> Cycle | None:
-    """Two transactions that read the same version of a key, and both replaced it."""
     for (one, two), found in known.items():
         for d in found:
             back = [
@@ -208,7 +201,6 @@ def _single(known: Dependencies) -> Cycle | None:
 
 
 def _overtaken(known: Dependencies) -> Cycle | None:
-    """Two transactions, of which one had ended before the other began, and comes after it."""
     for (before, after), found in known.items():
         if after.known_end is not None and after.known_end < before.start:
             return [found[0], Dependency(after, before, Edge.RT)]
@@ -216,13 +208,11 @@ def _overtaken(known: Dependencies) -> Cycle | None:
 
 
 def _places(graph: nx.DiGraph) -> dict[Node, int]:
-    """Which transactions are bound together by cycles: those of the same number."""
     parts = enumerate(nx.strongly_connected_components(graph))
     return {node: number for number, part in parts for node in part}
 
 
 def _told(path: list[Node], known: Dependencies, edges: Sequence[Edge] = DATA) -> Cycle:
-    """Return why each transaction of a path comes before the next; moments are left out."""
     steps: Cycle = []
     real = [node for node in path if not isinstance(node, int)]
     for before, after in pairwise(real):

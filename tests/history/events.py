@@ -69,7 +69,6 @@ class Transaction:
 
     @property
     def known_end(self) -> int | None:
-        """When it was over for certain: what is unknown may still happen later."""
         return self.end if self.ending is Ending.COMMITTED else None
 
     def writes(self) -> list[Write]:

@@ -59,7 +59,6 @@ class Plan:
 
     @property
     def transactions(self) -> str:
-        """Its transaction table: those of one protocol have one."""
         return f"{TRANSACTIONS}-{self.protocol}"
 
 
@@ -92,7 +91,6 @@ def judge(plans: Iterable[Plan]) -> None:
 
 
 def run(plan: Plan) -> Result:
-    """Let them work, kill some of them, mend what they left, and read all of it once more."""
     rng = Random(plan.seed)
     started_ns = time.monotonic_ns()
     with open_engine(plan.uris[0], plan.transactions, plan.protocol) as engine:
@@ -125,7 +123,6 @@ def _read_all(engine: Engine, plan: Plan, epochs: range) -> None:
 
 
 def keys(epoch: int, seed: int) -> list[Key]:
-    """The keys of an epoch; two of them share a row."""
     return [Key(f"{seed}-{epoch}-{i // 2}", "d", f"v{i}", TABLE) for i in range(KEYS)]
 
 
@@ -156,12 +153,10 @@ class _Crew:
         self._running.append(self._start("reader", plan.writers))
 
     def replace(self, place: int) -> None:
-        """Kill a writer, and put a new one in its place."""
         self._running[place].kill()
         self._running[place] = self._start("writer", place)
 
     def wait_until_all_work(self) -> None:
-        """Until each has told something: starting takes longer than some work."""
         deadline = time.monotonic() + 300
         while not all(c.history.exists() and c.history.stat().st_size for c in self._running):
             assert time.monotonic() < deadline, "somebody does not get to work"
@@ -192,7 +187,6 @@ class _Crew:
 
 @contextmanager
 def _crew(plan: Plan) -> Iterator[_Crew]:
-    """Start clients; whatever happens, none is left."""
     with ExitStack() as stack:
         crew = _Crew(plan, stack)
         yield crew

@@ -63,7 +63,6 @@ class HistorySchedule(Schedule):
         self.bank = Clerk(self._work, readers)  # type: ignore[assignment]
 
     def anomalies(self) -> list[Anomaly]:
-        """Run it, and judge its history."""
         self.run()
         return self._model.check(history(self._lines))
 
@@ -140,7 +139,6 @@ def found(
     look: Observation = atomic,
     protocol: ProtocolName = "six-phase",
 ) -> Iterator[tuple[int, Anomaly]]:
-    """Run schedules; yield what is wrong with any of them, and the seed that shows it again."""
     for seed in seeds:
         for anomaly in HistorySchedule(seed, model, look, protocol=protocol).anomalies():
             yield seed, anomaly
@@ -149,7 +147,6 @@ def found(
 def found_among_blocks(
     seeds: Iterable[int], model: Model, protocol: ProtocolName = "six-phase"
 ) -> Iterator[tuple[int, Anomaly]]:
-    """The same where there are only blocks, and those who read."""
     for seed in seeds:
         for anomaly in Blocks(seed, model, protocol=protocol).anomalies():
             yield seed, anomaly
@@ -158,7 +155,6 @@ def found_among_blocks(
 def run_history(
     seed: int, trace: Trace | None = None, protocol: ProtocolName = "six-phase"
 ) -> None:
-    """Run one history, of the model that the seed has; AssertionError where it is wrong."""
     model = Random(seed).choice(list(MODELS.values()))
     kind = Blocks if seed % 2 else HistorySchedule
     for anomaly in kind(seed, model, trace=trace, protocol=protocol).anomalies():
@@ -168,7 +164,6 @@ def run_history(
 def run_snapshots(
     seed: int, trace: Trace | None = None, protocol: ProtocolName = "six-phase"
 ) -> None:
-    """The same of one history with snapshots of many readers."""
     model = Random(seed).choice(list(MODELS.values()))
     for anomaly in Snapshots(seed, model, trace=trace, protocol=protocol).anomalies():
         raise AssertionError(str(anomaly))
@@ -201,7 +196,6 @@ class Snapshots(HistorySchedule):
         """How many reads came to their end."""
 
     def run(self) -> None:
-        """Run it with a server for each region."""
         servers = partial(Servers, skews=self._skews)
         with (
             patch.object(schedule_module, "Network", servers),
@@ -210,7 +204,6 @@ class Snapshots(HistorySchedule):
             super().run()
 
     def _tasks(self) -> list[deque[Task]]:
-        """Return so many that clients are at work as long as readers are."""
         queues = [HistorySchedule._tasks(self) for _ in range(TURNS)]
         return [deque(chain.from_iterable(some)) for some in zip(*queues, strict=True)]
 
@@ -276,7 +269,6 @@ class Servers(SlowNetwork):
         *,
         reverse: bool = False,
     ) -> Iterator[Row]:
-        """Yield each row as it is when a listing comes to it, which may be long after its start."""
         if table != TRANSACTIONS or reverse:
             yield from super().scan(table, start, stop, columns, exclude, reverse=reverse)
             return

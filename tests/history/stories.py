@@ -62,11 +62,9 @@ class Story:
     def session(
         self, name: str, level: Level | None = None, *, faults: Plan = faultless
     ) -> Session:
-        """Begin one."""
         return Session(self, name, level or self.level, faults)
 
     def kinds(self) -> set[Kind]:
-        """Return what is wrong with what happened so far."""
         return {anomaly.kind for anomaly in check_registers(self.history)}
 
 
@@ -108,32 +106,26 @@ class Session:
         self._block = engine.transaction().__enter__() if level is Level.BLOCK else None
 
     def get(self, *keys: Key) -> list[str | None]:
-        """Read some keys, with one call."""
         found = self._cells(self._puppet.engine, keys)
         return [self._saw(key, found[key]) for key in keys]
 
     def scan(self) -> set[str]:
-        """Read the range of the items; return their values."""
         found = self._items(self._puppet.engine)
         seen = [self._saw(k, found.get(k), Read if k in found else Missing) for k in ITEMS]
         return {value for value in seen if value}
 
     def put(self, key: Key, value: str) -> None:
-        """Write when it commits."""
         self._written[key] = value
         if self._block is not None:
             self._block.put(key, value)
 
     def sleeping(self, work: Callable[[], object]) -> None:
-        """When it sleeps for the first time, let this happen."""
         self._clock.alarm = work
 
     def until(self, match: Match) -> None:
-        """Let it commit as far as to this call of the store, which it does not make yet."""
         assert self._puppet.until(match) is not None, "it has ended"
 
     def commit(self) -> bool:
-        """Let it commit, or go on; return whether it has."""
         try:
             return self._puppet.finish()
         except Crash:
@@ -192,5 +184,4 @@ class Session:
 
 
 def _undated(value: bytes | None) -> Cell | None:
-    """A block tells values alone."""
     return None if value is None else Cell(value, 0)

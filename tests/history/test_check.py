@@ -23,7 +23,6 @@ def t(
     at: tuple[int, int | None] = (0, 100),
     ending: Ending = Ending.COMMITTED,
 ) -> Transaction:
-    """A transaction beside all others, unless it is told when."""
     return Transaction(name, events, *at, ending)
 
 
@@ -48,7 +47,6 @@ def one(found: Sequence[Anomaly]) -> Anomaly:
 
 
 def test_a_history_that_is_serial_has_nothing_against_it() -> None:
-    """A checker that cries wolf is not listened to."""
     history = [
         t("a", read("x"), Write("x", 1), at=(0, 1)),
         t("b", read("x", 1), Write("x", 2), Write("y", 1), at=(2, 3)),
@@ -58,7 +56,6 @@ def test_a_history_that_is_serial_has_nothing_against_it() -> None:
 
 
 def test_transactions_at_the_same_time_may_come_in_any_order() -> None:
-    """Real time orders only what did not overlap."""
     history = [
         t("a", Write("x", 1), at=(0, 10)),
         t("b", read("x"), at=(9, 20)),
@@ -68,20 +65,17 @@ def test_transactions_at_the_same_time_may_come_in_any_order() -> None:
 
 
 def test_what_was_aborted_and_not_seen_does_not_count() -> None:
-    """Its reads may be anything: nobody went by them."""
     gone = t("gone", read("x", 7), Write("x", 1), ending=Ending.ABORTED)
     assert check_lists([gone, t("a", read("x"))]) == []
 
 
 @pytest.mark.parametrize("elements", [(), (1,)])
 def test_what_is_unknown_may_have_happened_or_not(elements: tuple[int, ...]) -> None:
-    """A client that was killed does not know, so both are right."""
     unknown = t("u", Write("x", 1), at=(0, None), ending=Ending.UNKNOWN)
     assert check_lists([unknown, t("a", read("x", *elements), at=(50, 60))]) == []
 
 
 def test_what_is_unknown_may_happen_late() -> None:
-    """Its request may have been on its way for long: its end orders nothing."""
     history = [
         t("u", Write("x", 1), at=(0, 5), ending=Ending.UNKNOWN),
         t("a", read("x"), at=(10, 20)),
@@ -91,14 +85,12 @@ def test_what_is_unknown_may_happen_late() -> None:
 
 
 def test_own_writes_are_seen_and_are_nobody_elses() -> None:
-    """A transaction may read what it has written before it commits."""
     lists = [t("a", Write("x", 1), read("x", 1), Write("x", 2), read("x", 1, 2))]
     registers = [t("a", Write("x", 1), Read("x", 1), Write("x", 2), Read("x", 2))]
     assert check_lists(lists) == check_registers(registers) == []
 
 
 def test_registers_are_ordered_by_their_timestamps() -> None:
-    """Blind writes say nothing of what they replaced; the store does."""
     history = [
         t("a", Write("x", "a", at=5), at=(0, 9)),
         t("b", Write("x", "b", at=4), at=(0, 9)),
@@ -108,7 +100,6 @@ def test_registers_are_ordered_by_their_timestamps() -> None:
 
 
 def put_and_deleted(*others: Transaction) -> list[Transaction]:
-    """Registers: a puts x and b deletes it, one after the other; and others."""
     return [
         t("a", Write("x", "a", at=5), at=(0, 10)),
         t("b", Read("x", "a", at=5), Deletion("x", "b", at=6), at=(20, 30)),
@@ -118,12 +109,10 @@ def put_and_deleted(*others: Transaction) -> list[Transaction]:
 
 @pytest.mark.parametrize("at", [(0, 9), (9, 21), (21, 40), (31, 40)])
 def test_nothing_is_read_before_a_put_and_after_a_deletion(at: tuple[int, int]) -> None:
-    """Where it may have been either, nothing is concluded."""
     assert check_registers(put_and_deleted(t("c", Read("x", None), at=at))) == []
 
 
 def test_nobody_vouches_for_a_deletion_of_unknown_ending() -> None:
-    """Who reads nothing may have seen it. Or it never happened, and the reader is late."""
     unknown = t("u", Deletion("y", "u"), at=(0, None), ending=Ending.UNKNOWN)
     history = [
         unknown,
@@ -134,7 +123,6 @@ def test_nobody_vouches_for_a_deletion_of_unknown_ending() -> None:
 
 
 def test_own_deletions_are_seen() -> None:
-    """Whoever has deleted a key reads nothing there, and that says nothing of the others."""
     history = [t("a", Write("x", "a"), Read("x", "a"), Deletion("x", "d"), Read("x", None))]
     assert check_registers(history) == []
 
@@ -143,7 +131,6 @@ def test_own_deletions_are_seen() -> None:
 
 
 def test_g0_is_seen() -> None:
-    """Two transactions wrote two keys in opposite orders."""
     history = [
         t("a", Write("x", 1), Write("y", 1)),
         t("b", Write("x", 2), Write("y", 2)),
@@ -157,7 +144,6 @@ def test_g0_is_seen() -> None:
 
 
 def test_g0_is_seen_in_registers() -> None:
-    """By the timestamps of the versions."""
     history = [
         t("a", Write("x", "a", at=1), Write("y", "a", at=4)),
         t("b", Write("x", "b", at=2), Write("y", "b", at=3)),
@@ -166,28 +152,24 @@ def test_g0_is_seen_in_registers() -> None:
 
 
 def test_g1a_is_seen() -> None:
-    """Somebody read what was aborted."""
     gone = t("gone", Write("x", 1), ending=Ending.ABORTED)
     assert kinds(check_lists([gone, t("a", read("x", 1))])) == [Kind.G1A]
     assert kinds(check_registers([gone, t("a", Read("x", 1))])) == [Kind.G1A]
 
 
 def test_g1a_is_seen_below_later_elements() -> None:
-    """Whoever appended to an aborted list has kept the aborted element alive."""
     gone = t("gone", Write("x", 1), ending=Ending.ABORTED)
     history = [gone, t("a", Write("x", 2)), t("b", read("x", 1, 2))]
     assert kinds(check_lists(history)) == [Kind.G1A]
 
 
 def test_g1b_is_seen() -> None:
-    """Somebody read what its writer went on to replace."""
     writer = t("w", Write("x", 1), Write("x", 2))
     assert Kind.G1B in kinds(check_lists([writer, t("a", read("x", 1))]))
     assert Kind.G1B in kinds(check_registers([writer, t("a", Read("x", 1))]))
 
 
 def test_g1c_is_seen() -> None:
-    """Two transactions each read what the other wrote."""
     lists = [t("a", Write("x", 1), read("y", 1)), t("b", Write("y", 1), read("x", 1))]
     registers = [t("a", Write("x", 1), Read("y", 1)), t("b", Write("y", 1), Read("x", 1))]
     for found in one(check_lists(lists)), one(check_registers(registers)):
@@ -196,7 +178,6 @@ def test_g1c_is_seen() -> None:
 
 
 def test_a_lost_update_is_seen() -> None:
-    """Two transactions replaced the same version: one of them is undone."""
     history = [
         t("a", read("x"), Write("x", 1)),
         t("b", read("x"), Write("x", 2)),
@@ -208,7 +189,6 @@ def test_a_lost_update_is_seen() -> None:
 
 
 def test_a_lost_update_is_seen_in_registers() -> None:
-    """With timestamps or without."""
     for times in ((1, 2), (None, None)):
         history = [
             t(f"{at}", Read("x", None), Write("x", number, at=at))
@@ -221,7 +201,6 @@ def test_a_lost_update_is_seen_in_registers() -> None:
 
 
 def test_g_single_is_seen() -> None:
-    """A fractured read: half of a transaction, and not the other half."""
     history = [t("w", Write("x", 1), Write("y", 1)), t("r", read("x", 1), read("y"))]
     found = one(check_lists(history))
     assert found.kind is Kind.G_SINGLE
@@ -229,13 +208,11 @@ def test_g_single_is_seen() -> None:
 
 
 def test_a_read_that_is_not_repeatable_is_g_single() -> None:
-    """Somebody committed between two reads of one transaction."""
     history = [t("w", Write("x", 1)), t("r", read("x"), read("x", 1))]
     assert kinds(check_lists(history)) == [Kind.G_SINGLE]
 
 
 def test_g2_item_is_seen() -> None:
-    """Write skew: each did not see what the other wrote."""
     history = [t("a", read("x"), Write("y", 1)), t("b", read("y"), Write("x", 1))]
     found = one(check_lists([*history, t("c", read("x", 1), read("y", 1))]))
     assert found.kind is Kind.G2_ITEM
@@ -243,7 +220,6 @@ def test_g2_item_is_seen() -> None:
 
 
 def test_a_long_fork_is_g2_item() -> None:
-    """Two readers saw two writes in opposite orders."""
     history = [
         t("a", Write("x", 1)),
         t("b", Write("y", 1)),
@@ -254,7 +230,6 @@ def test_a_long_fork_is_g2_item() -> None:
 
 
 def test_g2_is_seen() -> None:
-    """Write skew over a range: each scanned past what the other put there."""
     history = [
         t("a", Missing("x", ()), Write("y", 1)),
         t("b", Missing("y", ()), Write("x", 1)),
@@ -267,13 +242,11 @@ def test_g2_is_seen() -> None:
 
 
 def test_a_phantom_is_g_single() -> None:
-    """Two scans of one transaction: a key came between them."""
     history = [t("w", Write("x", 1)), t("r", Missing("x", ()), read("x", 1))]
     assert kinds(check_lists(history)) == [Kind.G_SINGLE]
 
 
 def test_a_key_that_a_scan_misses_is_a_real_time_violation() -> None:
-    """It was there before the scan began."""
     history = [t("a", Write("x", 1), at=(0, 10)), t("b", Missing("x", ()), at=(11, 20))]
     found = one(check_lists(history))
     assert found.kind is Kind.REAL_TIME
@@ -281,7 +254,6 @@ def test_a_key_that_a_scan_misses_is_a_real_time_violation() -> None:
 
 
 def test_a_stale_read_is_a_real_time_violation() -> None:
-    """Serialisable, but only if time ran backwards."""
     history = [t("a", Write("x", 1), at=(0, 10)), t("b", read("x"), at=(11, 20))]
     found = one(check_lists(history))
     assert found.kind is Kind.REAL_TIME
@@ -289,7 +261,6 @@ def test_a_stale_read_is_a_real_time_violation() -> None:
 
 
 def test_a_lost_commit_is_a_real_time_violation() -> None:
-    """It was reported, and nobody can read it afterwards."""
     history = [
         t("a", Write("x", 1), at=(0, 10)),
         t("b", Write("x", 2), at=(11, 20)),
@@ -299,19 +270,16 @@ def test_a_lost_commit_is_a_real_time_violation() -> None:
 
 
 def test_a_deletion_that_is_missed_is_seen() -> None:
-    """It had ended, and somebody still reads what it deleted."""
     found = check_registers(put_and_deleted(t("c", Read("x", "a", at=5), at=(31, 40))))
     assert kinds(found) == [Kind.REAL_TIME]
 
 
 def test_nothing_is_seen_where_something_was() -> None:
-    """A put is over, and the deletion has not begun."""
     found = check_registers(put_and_deleted(t("c", Missing("x", None), at=(11, 19))))
     assert kinds(found) == [Kind.REAL_TIME]
 
 
 def test_who_reads_a_deletion_comes_after_all_of_it() -> None:
-    """It was seen, so what else its transaction wrote must be seen as well."""
     both = t("b", Deletion("x", "b", at=6), Write("y", "b", at=6), at=(20, 30))
     torn = t("c", Read("x", None), Read("y", None), at=(15, 40))
     history = [t("a", Write("x", "a", at=5), at=(0, 10)), both, torn]
@@ -319,7 +287,6 @@ def test_who_reads_a_deletion_comes_after_all_of_it() -> None:
 
 
 def test_what_is_unknown_and_was_seen_is_bound_like_any_other() -> None:
-    """Once somebody has seen half of it, the other half must be there."""
     history = [
         t("u", Write("x", 1), Write("y", 1), at=(0, None), ending=Ending.UNKNOWN),
         t("r", read("x", 1), read("y"), at=(10, 20)),
@@ -328,7 +295,6 @@ def test_what_is_unknown_and_was_seen_is_bound_like_any_other() -> None:
 
 
 def test_what_is_unknown_is_known_through_others_that_are() -> None:
-    """A chain of killed clients: the last one's write was read, so all of them happened."""
     history = [
         t("u", Write("x", 1), Write("z", 1), at=(0, None), ending=Ending.UNKNOWN),
         t("v", read("x", 1), Write("y", 1), at=(1, None), ending=Ending.UNKNOWN),
@@ -338,18 +304,15 @@ def test_what_is_unknown_is_known_through_others_that_are() -> None:
 
 
 def test_what_nobody_wrote_is_seen() -> None:
-    """A value out of nowhere is no matter of order."""
     assert kinds(check_lists([t("a", read("x", 7))])) == [Kind.GARBAGE_READ]
     assert kinds(check_registers([t("a", Read("x", 7))])) == [Kind.GARBAGE_READ]
 
 
 def test_an_element_that_is_there_twice_is_seen() -> None:
-    """One append, done twice."""
     assert kinds(check_lists([t("w", Write("x", 1)), t("a", read("x", 1, 1))])) == [Kind.DUPLICATE]
 
 
 def test_lists_that_no_order_explains_are_seen() -> None:
-    """Two readers saw the same two appends in opposite orders, on one key."""
     history = [
         t("a", Write("x", 1)),
         t("b", Write("x", 2)),
@@ -360,7 +323,6 @@ def test_lists_that_no_order_explains_are_seen() -> None:
 
 
 def test_own_writes_that_are_not_seen_are_seen() -> None:
-    """Whoever does not read its own writes builds on what is gone."""
     assert kinds(check_lists([t("a", Write("x", 1), read("x"))])) == [Kind.INTERNAL]
     assert kinds(check_registers([t("a", Write("x", 1), Read("x", None))])) == [Kind.INTERNAL]
 
@@ -369,7 +331,6 @@ def test_own_writes_that_are_not_seen_are_seen() -> None:
 
 
 def test_the_shortest_cycle_is_told() -> None:
-    """Of a hundred transactions that are bound together, the two that are enough."""
     chain = [t(f"c{i}", read("x", *range(i)), Write("x", i), at=(i, i + 1)) for i in range(100)]
     stale = t("stale", read("x", *range(50)), at=(60, 61))
     found = one(check_lists([*chain, stale]))
@@ -378,7 +339,6 @@ def test_the_shortest_cycle_is_told() -> None:
 
 
 def test_a_cycle_says_why_each_comes_before_the_next() -> None:
-    """It is read by somebody who wants to find the fault."""
     history = [t("w", Write("x", 1), Write("y", 2)), t("r", read("x", 1), read("y"))]
     assert str(one(check_lists(history))).splitlines() == [
         "G-single: r < w < r",
@@ -388,7 +348,6 @@ def test_a_cycle_says_why_each_comes_before_the_next() -> None:
 
 
 def test_each_group_of_transactions_is_told_once_and_as_its_worst() -> None:
-    """A write cycle makes read cycles as well; those add nothing."""
     skewed = [t("a", read("x"), Write("y", 1)), t("b", read("y"), Write("x", 1))]
     crossed = [
         t("c", Write("p", 1), Write("q", 1)),
@@ -402,7 +361,6 @@ def test_each_group_of_transactions_is_told_once_and_as_its_worst() -> None:
 
 
 def serial(count: int, clients: int, rng: Random) -> list[Transaction]:
-    """A good history: each takes effect at an instant, and others begin and end around it."""
     lists: dict[str, list[int]] = {}
     history = []
     for i in range(count):
@@ -418,7 +376,6 @@ def serial(count: int, clients: int, rng: Random) -> list[Transaction]:
 
 
 def test_thousands_of_transactions_are_checked_in_seconds() -> None:
-    """Otherwise nobody would check whole runs."""
     history = serial(6000, 8, Random(1))
     began_s = time.process_time()
     assert check_lists(history) == []
@@ -426,7 +383,6 @@ def test_thousands_of_transactions_are_checked_in_seconds() -> None:
 
 
 def test_one_bad_read_among_thousands_is_found() -> None:
-    """It is what the checker is for."""
     history = serial(6000, 8, Random(2))
     late = max(history, key=lambda each: each.start)
     key = next(event.key for event in history[100].events)

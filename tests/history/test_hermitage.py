@@ -43,7 +43,6 @@ def of_both(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> 
 
 
 def write_cycle(level: Level) -> Story:
-    """Two write the same two keys; the second comes when the first holds its locks."""
     story = Story(level)
     one, two = story.session("one"), story.session("two")
     for each, value in ((one, "1"), (two, "2")):
@@ -59,7 +58,6 @@ def write_cycle(level: Level) -> Story:
 
 
 def aborted_read(level: Level) -> Story:
-    """Somebody reads what is being written, and then it is rolled back."""
     story = Story(level, x="0")
     writer, reader = story.session("writer"), story.session("reader")
     writer.put(X, "1")
@@ -72,7 +70,6 @@ def aborted_read(level: Level) -> Story:
 
 
 def intermediate_read(level: Level) -> Story:
-    """A block writes a key twice; somebody reads before each of its calls of the store."""
     story = Story(level, x="0")
     writer = story.session("writer", BLOCK)
     writer.put(X, "1")
@@ -89,7 +86,6 @@ def intermediate_read(level: Level) -> Story:
 
 
 def circular_flow(level: Level) -> Story:
-    """Two each read what the other writes, one of them as late as can be."""
     story = Story(level, x="0", y="0")
     one, two = story.session("one"), story.session("two")
     one.put(X, "1")
@@ -103,15 +99,13 @@ def circular_flow(level: Level) -> Story:
 
 
 def torn(call: Call) -> Fault:
-    """The values of one row arrive, then the client dies."""
     edits = [(i, item.key.row) for i, item in enumerate(call.items) if isinstance(item, Edit)]
     of_x = frozenset(i for i, row in edits if row == X.row)
     return Fault(of_x, Reply.CRASH) if of_x else NO_FAULT
 
 
 def vanishing(level: Level) -> Story:
-    """Somebody has decided to replace both keys and has put one. A reader sees the new one; does
-    it see an old one afterwards?"""
+    """Somebody has decided to replace both keys and has put one."""
     story = Story(level, x="0", y="0")
     writer = story.session("writer", faults=torn)
     writer.put(X, "1")
@@ -125,7 +119,6 @@ def vanishing(level: Level) -> Story:
 
 
 def phantom(level: Level) -> Story:
-    """An item comes into a range between two looks at it."""
     story = Story(level)
     reader, writer = story.session("reader"), story.session("writer")
     assert reader.scan() == set()
@@ -137,7 +130,6 @@ def phantom(level: Level) -> Story:
 
 
 def lost_update(level: Level) -> Story:
-    """Two read a key, and both replace what they read."""
     story = Story(level, x="0")
     one, two = story.session("one"), story.session("two")
     for each in (one, two):
@@ -149,7 +141,6 @@ def lost_update(level: Level) -> Story:
 
 
 def skewed_read(level: Level) -> Story:
-    """A transaction commits both keys between two reads."""
     story = Story(level, x="0", y="0")
     reader, writer = story.session("reader"), story.session("writer")
     assert reader.get(X) == ["0"]
@@ -162,7 +153,6 @@ def skewed_read(level: Level) -> Story:
 
 
 def skewed_writes(level: Level) -> Story:
-    """Each reads both keys and writes one of them."""
     story = Story(level, x="0", y="0")
     one, two = story.session("one"), story.session("two")
     for each, target in ((one, X), (two, Y)):
@@ -175,7 +165,6 @@ def skewed_writes(level: Level) -> Story:
 
 
 def skewed_by_phantoms(level: Level) -> Story:
-    """Each scans a range and adds to it."""
     story = Story(level)
     one, two = story.session("one"), story.session("two")
     for each, target in ((one, A), (two, B)):
@@ -191,17 +180,14 @@ def skewed_by_phantoms(level: Level) -> Story:
 
 
 def test_raw_reads_prevent_g0() -> None:
-    """Locks are taken whoever reads how: even plain clients see one writer's values in the end."""
     assert write_cycle(RAW).kinds() == set()
 
 
 def test_reads_prevent_g0() -> None:
-    """The same for atomic reads."""
     assert write_cycle(READ).kinds() == set()
 
 
 def test_blocks_prevent_g0() -> None:
-    """The same for blocks."""
     assert write_cycle(BLOCK).kinds() == set()
 
 
@@ -209,17 +195,14 @@ def test_blocks_prevent_g0() -> None:
 
 
 def test_raw_reads_prevent_g1a() -> None:
-    """No value is put before it is decided, so a plain client never sees what is rolled back."""
     assert aborted_read(RAW).kinds() == set()
 
 
 def test_reads_prevent_g1a() -> None:
-    """The buffer of a holder that is not decided is not looked at."""
     assert aborted_read(READ).kinds() == set()
 
 
 def test_blocks_prevent_g1a() -> None:
-    """What a block reads, `read` reads."""
     assert aborted_read(BLOCK).kinds() == set()
 
 
@@ -227,22 +210,18 @@ def test_blocks_prevent_g1a() -> None:
 
 
 def test_raw_reads_prevent_g1b() -> None:
-    """Only a block's last value of a key is ever sent to the store."""
     assert intermediate_read(RAW).kinds() == set()
 
 
 def test_reads_prevent_g1b() -> None:
-    """Nor does the buffer have another."""
     assert intermediate_read(READ).kinds() == set()
 
 
 def test_blocks_prevent_g1b() -> None:
-    """Nor does a block see another's buffer."""
     assert intermediate_read(BLOCK).kinds() == set()
 
 
 def test_a_request_that_writes_a_key_twice_is_refused() -> None:
-    """Which of the two would be meant?"""
     with pytest.raises(InvalidRequestError):
         Story(RAW).world.engine().commit([Mutation(X, "1"), Mutation(X, "2")])
 
@@ -251,17 +230,14 @@ def test_a_request_that_writes_a_key_twice_is_refused() -> None:
 
 
 def test_raw_reads_prevent_g1c() -> None:
-    """Reads come before the commit, and a commit is seen only once it is decided."""
     assert circular_flow(RAW).kinds() == set()
 
 
 def test_reads_prevent_g1c() -> None:
-    """The same, though a decided value is read before it is put."""
     assert circular_flow(READ).kinds() == set()
 
 
 def test_blocks_prevent_g1c() -> None:
-    """One of the two would have to commit before the other and after it."""
     assert circular_flow(BLOCK).kinds() == set()
 
 
@@ -269,17 +245,14 @@ def test_blocks_prevent_g1c() -> None:
 
 
 def test_raw_reads_permit_otv() -> None:
-    """Values are put cell by cell: the one that was seen first may have no fellow yet."""
     assert vanishing(RAW).kinds() == {Kind.G_SINGLE}
 
 
 def test_reads_prevent_otv() -> None:
-    """What is decided is read from the buffer where it is not put yet: it does not vanish."""
     assert vanishing(READ).kinds() == set()
 
 
 def test_blocks_prevent_otv() -> None:
-    """What a block reads, `read` reads."""
     assert vanishing(BLOCK).kinds() == set()
 
 
@@ -287,17 +260,14 @@ def test_blocks_prevent_otv() -> None:
 
 
 def test_raw_reads_permit_pmp() -> None:
-    """A scan is a scan."""
     assert phantom(RAW).kinds() == {Kind.G_SINGLE}
 
 
 def test_reads_permit_pmp() -> None:
-    """Each scan is of its own time."""
     assert phantom(READ).kinds() == {Kind.G_SINGLE}
 
 
 def test_blocks_prevent_pmp() -> None:
-    """A block that has looked at a range commits only if nothing came into it."""
     assert phantom(BLOCK).kinds() == set()
 
 
@@ -305,17 +275,14 @@ def test_blocks_prevent_pmp() -> None:
 
 
 def test_raw_reads_permit_p4() -> None:
-    """A commit that asserts nothing replaces whatever is there."""
     assert lost_update(RAW).kinds() == {Kind.LOST_UPDATE}
 
 
 def test_reads_permit_p4() -> None:
-    """Reading atomically is not asserting: pass the version that was read, or use a block."""
     assert lost_update(READ).kinds() == {Kind.LOST_UPDATE}
 
 
 def test_blocks_prevent_p4() -> None:
-    """What was read is asserted, so the second one is told of a conflict."""
     assert lost_update(BLOCK).kinds() == set()
 
 
@@ -323,22 +290,18 @@ def test_blocks_prevent_p4() -> None:
 
 
 def test_raw_reads_permit_g_single() -> None:
-    """Two gets are of two times."""
     assert skewed_read(RAW).kinds() == {Kind.G_SINGLE}
 
 
 def test_reads_permit_g_single() -> None:
-    """Two calls are of two times. One call is not: see the next test."""
     assert skewed_read(READ).kinds() == {Kind.G_SINGLE}
 
 
 def test_blocks_prevent_g_single() -> None:
-    """The reads of a block that commits were true together."""
     assert skewed_read(BLOCK).kinds() == set()
 
 
 def test_one_read_prevents_g_single() -> None:
-    """However many rows it has, and whoever commits while it looks at them."""
     story = Story(READ, x="0", y="0")
     reader = Puppet(story.world, lambda engine: engine.read([X, Y]), by_row=True)
     reader.until(reads_row(Y))
@@ -353,17 +316,14 @@ def test_one_read_prevents_g_single() -> None:
 
 
 def test_raw_reads_permit_g2_item() -> None:
-    """Neither commit knows what its program had read."""
     assert skewed_writes(RAW).kinds() == {Kind.G2_ITEM}
 
 
 def test_reads_permit_g2_item() -> None:
-    """Nor here."""
     assert skewed_writes(READ).kinds() == {Kind.G2_ITEM}
 
 
 def test_blocks_prevent_g2_item() -> None:
-    """What was read and not written is locked as well, until the decision."""
     assert skewed_writes(BLOCK).kinds() == set()
 
 
@@ -371,17 +331,14 @@ def test_blocks_prevent_g2_item() -> None:
 
 
 def test_raw_reads_permit_g2() -> None:
-    """Neither commit knows of any range."""
     assert skewed_by_phantoms(RAW).kinds() == {Kind.G2}
 
 
 def test_reads_permit_g2() -> None:
-    """Nor here."""
     assert skewed_by_phantoms(READ).kinds() == {Kind.G2}
 
 
 def test_blocks_prevent_g2() -> None:
-    """Each looks at its range again when it holds its locks: the later one meets the other's."""
     assert skewed_by_phantoms(BLOCK).kinds() == set()
 
 
@@ -405,11 +362,9 @@ def overtaken_look(finishes: bool) -> Story:
 
 
 def test_blocks_prevent_g2_where_a_third_one_only_reads() -> None:
-    """A range is not locked, and comes before what is added to it after that look. So who reads
-    beside the block waits until it has decided."""
+    """A range is not locked, and comes before what is added to it after that look."""
     assert overtaken_look(finishes=True).kinds() == set()
 
 
 def test_blocks_prevent_g2_where_the_one_that_scans_has_died() -> None:
-    """Nobody waits for the dead for longer than their lease: then they are aborted."""
     assert overtaken_look(finishes=False).kinds() == set()

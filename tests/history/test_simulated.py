@@ -40,7 +40,6 @@ every_model = pytest.mark.parametrize("model", MODELS)
 @pytest.mark.parametrize("group", range(GROUPS))
 @every_model
 def test_transactions_and_reads_are_strictly_serialisable(model: str, group: int) -> None:
-    """Whatever fails, whoever stops, whatever comes late: one after the other, in real time."""
     each = -(-HISTORIES // len(MODELS) // GROUPS)
     wrong = next(found(range(group * each, (group + 1) * each), MODELS[model]), None)
     assert wrong is None, f"seed {wrong[0]}: {wrong[1]}"
@@ -112,7 +111,6 @@ AMONG_BLOCKS = (
 
 @pytest.mark.parametrize("name", VARIANTS)
 def test_a_missing_safeguard_shows_in_a_history(name: str, monkeypatch: Patch) -> None:
-    """A checker that finds nothing proves something only if it finds this, by its name."""
     kind, take_out = VARIANTS[name]
     take_out(monkeypatch)
     histories = [found(range(MOST)), found_among_blocks(RARE, LISTS)]
@@ -134,7 +132,6 @@ def test_readers_that_do_not_wait_show_in_a_history(monkeypatch: Patch) -> None:
 @pytest.mark.slow
 @every_model
 def test_fenced_transactions_are_strictly_serialisable(model: str) -> None:
-    """The same of the other protocol: clients that fail, and blocks that scan."""
     seeds = range(-(-FENCED // len(MODELS)))
     histories = chain(
         found(seeds, MODELS[model], protocol="fenced"),
@@ -147,15 +144,13 @@ def test_fenced_transactions_are_strictly_serialisable(model: str) -> None:
 @pytest.mark.slow
 @every_model
 def test_blocks_that_scan_are_strictly_serialisable(model: str) -> None:
-    """The same with the rule."""
     seeds = range(-(-BLOCKS // len(MODELS)))
     wrong = next(found_among_blocks(seeds, MODELS[model]), None)
     assert wrong is None, f"seed {wrong[0]}: {wrong[1]}"
 
 
 def test_what_a_scan_did_not_find_is_asserted_when_it_is_written(monkeypatch: Patch) -> None:
-    """Who puts a key because a scan did not find it must not replace what came meanwhile. The
-    histories showed that this was once forgotten."""
+    """Who puts a key because a scan did not find it must not replace what came meanwhile."""
     monkeypatch.setattr(OptimisticTransaction, "_note_absence", lambda self, key: None)
     shown = {Kind.G_SINGLE, Kind.G2}
     assert any(anomaly.kind in shown for _, anomaly in found(range(MOST), REGISTERS))

@@ -40,7 +40,6 @@ def find_anomalies(seeds: Iterable[int], protocol: ProtocolName) -> Iterator[tup
 
 @pytest.mark.parametrize("protocol", PROTOCOLS)
 def test_snapshots_are_strictly_serialisable(protocol: ProtocolName) -> None:
-    """All tasks of a read, at different times, beside reads and transactions of others."""
     found = 0
     for seed, model in zip(range(SCHEDULES), cycle(MODELS.values()), strict=False):
         schedule = Snapshots(seed, model, protocol=protocol)
@@ -50,19 +49,16 @@ def test_snapshots_are_strictly_serialisable(protocol: ProtocolName) -> None:
 
 
 def believe_times(patch: Patch) -> None:
-    """Take what has a time before the mark for decided before it, seen or not."""
     patch.setattr(instants, "_is_certain", lambda *_: True)
 
 
 def forget_what_was_seen(patch: Patch) -> None:
-    """Take what has a time after the mark for decided after it, seen or not."""
     shorten = instants._shorten
     patch.setattr(instants, "_sum_covered", lambda *_: 0)
     patch.setattr(instants, "_shorten", lambda *given: replace(shorten(*given), before=frozenset()))
 
 
 def look_before_reading(patch: Patch) -> None:
-    """Look for later changes before the rows are read, and not after."""
     begin, look = LaterChanges.__init__, LaterChanges._read_changes
 
     def begin_with_look(self: LaterChanges, *given: Any) -> None:
@@ -74,12 +70,10 @@ def look_before_reading(patch: Patch) -> None:
 
 
 def restore_older_cells(patch: Patch) -> None:
-    """Take back the first change that a listing has seen, whatever was read before it."""
     patch.setattr(instants, "_precedes", lambda *_: False)
 
 
 def list_once(patch: Patch) -> None:
-    """Take the first change that one listing has seen for the first that there was."""
     take_back, look = LaterChanges.take_back, LaterChanges._read_changes
 
     def take_back_by_one(self: LaterChanges, *given: Any) -> Iterator[Row]:
@@ -97,6 +91,5 @@ def list_once(patch: Patch) -> None:
 def test_without_a_rule_a_snapshot_never_was(
     take_out: Callable[[Patch], None], monkeypatch: Patch
 ) -> None:
-    """Each rule of a snapshot is there for a reason, which random schedules find."""
     take_out(monkeypatch)
     assert next(find_anomalies((*RARE, *range(MOST)), "fenced"), None) is not None

@@ -53,7 +53,6 @@ class Model:
     blind: float = 0.0
 
     def write(self, key: Key, name: str, merged: bytes | None) -> Write:
-        """Return the event of a write: its version is the last element, or the whole value."""
         if merged is None:
             return Deletion(_text(key), name)
         value = self.value(Cell(merged, 0))
@@ -99,12 +98,10 @@ MODELS = {"lists": LISTS, "registers": REGISTERS, "counters": COUNTERS}
 
 
 def atomic(engine: Engine, keys: Sequence[Key]) -> Cells:
-    """Read as of one instant."""
     return engine.read(keys)
 
 
 def raw(engine: Engine, keys: Sequence[Key]) -> Cells:
-    """Read as a plain client of HBase does, a get for each key, knowing of no transactions."""
     return {key: engine.context.store.read([key])[key] for key in keys}
 
 
@@ -121,7 +118,6 @@ class Work:
     done: int = field(default=0)
 
     def look(self, engine: Engine, keys: Sequence[Key] | None = None) -> Cells | None:
-        """Read some keys, all if not told which; None if the engine could not."""
         name, start = self._next(), self.recorder.now()
         try:
             cells = self.look_with(engine, keys or self.keys)
@@ -132,7 +128,6 @@ class Work:
         return cells
 
     def scan(self, engine: Engine) -> None:
-        """Scan a range, row by row or as of one instant."""
         start, (wanted, inside) = self.recorder.now(), self._range()
         snapshot = self.rng.random() < 0.5
         try:
@@ -145,7 +140,6 @@ class Work:
             self.recorder.did(self._next(), self._scanned(part, cells), start)
 
     def write(self, engine: Engine, ack: Ack = "complete", once: str | None = None) -> None:
-        """Read, and write to some of what was read, if it is still so."""
         self.write_by(
             lambda r: engine.commit(
                 r.mutations, r.assertions, once=once, once_content=once, ack=ack
@@ -155,7 +149,6 @@ class Work:
         )
 
     def write_by(self, commit: Commit, engine: Engine, once: str | None) -> None:
-        """Do the same by a way to commit of one's own."""
         keys = self.some(self.keys)
         cells = self.look(engine, keys)
         if cells is None:
@@ -188,7 +181,6 @@ class Work:
             self._end(name, t.result)
 
     def write_many(self, engine: Engine, ack: Ack, tokens: Sequence[str | None]) -> None:
-        """The same some times over, sent together."""
         cells = self.look(engine)
         if cells is None:
             return
@@ -205,7 +197,6 @@ class Work:
     # ------------------------------------------------------------------------------- details
 
     def _met(self, t: OptimisticTransaction) -> tuple[list[Read], Cells]:
-        """Read and scan in a block; return the events, and all that it then knows."""
         events: list[Read] = []
         cells: dict[Key, Cell | None] = {}
         for _ in range(self.rng.randint(1, 2)):
@@ -223,7 +214,6 @@ class Work:
         return events, cells
 
     def _range(self) -> tuple[Span, list[Key]]:
-        """Choose rows, all or from one to another, and return their range and its keys."""
         first, last = sorted(self.rng.choices([key.row for key in self.keys], k=2))
         if self.rng.random() < 0.5:
             first, last = min(k.row for k in self.keys), max(k.row for k in self.keys)
@@ -240,7 +230,6 @@ class Work:
         return Request(tuple(_mutations(written)), assertions, once.encode() if once else None)
 
     def _merged(self, name: str, cells: Cells) -> dict[Key, bytes | None]:
-        """Choose what to write to: some of what was read, or of all keys where that can be."""
         keys = self.some(self.keys if self._is_blind() else list(cells))
         return {key: self.model.merged(cells.get(key), name, self.rng) for key in keys}
 
@@ -289,5 +278,4 @@ def _text(key: Key) -> str:
 
 
 def _undated(value: bytes | None) -> Cell | None:
-    """A block tells values alone."""
     return None if value is None else Cell(value, 0)

@@ -48,19 +48,16 @@ class Search:
 
 
 def text(folder: Path = MODEL) -> str:
-    """Return the whole model."""
     return "".join(path.read_text() for path in sorted(folder.glob("*.pml")))
 
 
 def properties() -> dict[int, str]:
-    """Return the properties that the model names, by their numbers."""
     names = re.findall(r"must\(([A-Z_]+),", text())
     numbers = dict(re.findall(r"#define ([A-Z_]+) +(\d+) ", text()))
     return {int(numbers[name]): name for name in names}
 
 
 def safeguards() -> set[str]:
-    """Return the safeguards that the model can do without, as it names their absence."""
     return set(re.findall(r"\bWITHOUT_[A-Z0-9_]*[A-Z0-9]\b", text()))
 
 
@@ -120,10 +117,7 @@ def _judged(said: str, seconds: float, story: str) -> Search:
 
 
 def find_spin() -> Path:
-    """Return Spin: the one on PATH, or Debian's from the cache, fetched first where it lacks it.
-
-    Raises SpinError where there is neither.
-    """
+    """Return Spin: the one on PATH, or Debian's from the cache, fetched first where it lacks it."""
     found = shutil.which("spin")
     if found:
         return Path(found)
@@ -134,7 +128,6 @@ def find_spin() -> Path:
 
 
 def _fetch(target: Path) -> None:
-    """Unpack Debian's package, and move it to its place whole: two may do this at once."""
     if not shutil.which("apt-get"):
         raise SpinError("no spin: install it, and put it on PATH")
     target.parent.mkdir(parents=True, exist_ok=True)
@@ -150,7 +143,6 @@ def _fetch(target: Path) -> None:
 
 
 def _package(folder: Path) -> Path:
-    """Download with this machine's package lists, or with fresh ones of our own."""
     own = [f"-oDir::State::lists={folder}/lists", f"-oDir::Cache={folder}/cache"]
     for options in ([], own):
         try:

@@ -289,5 +289,4 @@ HARMLESS_ALONE = ("WITHOUT_EMPTY_VALUES", "WITHOUT_LATEST_TIMESTAMP", "WITHOUT_L
 
 
 def named(case: str) -> str:
-    """Return a test's name for a safeguard."""
     return case.replace(" ", "-").replace(",", "")

@@ -23,7 +23,6 @@ CHUNK = 200
 
 
 def main(arguments: list[str] | None = None) -> int:
-    """Parse, run, and say how it went."""
     options = parse(arguments)
     seeds = range(options.seed, options.seed + options.schedules)
     if options.trace:
@@ -49,7 +48,6 @@ def parse(arguments: list[str] | None) -> argparse.Namespace:
 
 
 def run_all(seeds: range, processes: int, protocol: ProtocolName) -> str | None:
-    """Run all seeds; return the first failure."""
     chunks = (seeds[at : at + CHUNK] for at in range(0, len(seeds), CHUNK))
     bar = Progress(
         TextColumn("schedules"), BarColumn(), MofNCompleteColumn(), TimeRemainingColumn()
@@ -68,7 +66,6 @@ def run_all(seeds: range, processes: int, protocol: ProtocolName) -> str | None:
 def run_chunks(
     pool: ProcessPoolExecutor, chunks: Iterator[range], most: int, protocol: ProtocolName
 ) -> Iterator[tuple[range, str | None]]:
-    """Yield each chunk when it is done, with its failure; never more than some are waiting."""
     running: dict[Future[str | None], range] = {}
     while True:
         for chunk in islice(chunks, most - len(running)):

@@ -81,7 +81,6 @@ class Bank:
 
     @property
     def accounts(self) -> list[Key]:
-        """The key of each account; some share a row."""
         return [key(f"bank-{i % self.rows}", f"account-{i}") for i in range(self.size)]
 
     def open(self, engine: Engine) -> None:
@@ -92,7 +91,6 @@ class Bank:
         attempt.ended = self.step()
 
     def look(self, engine: Engine) -> list[Cell | None] | None:
-        """Read all accounts, and check their sum; None if the engine could not."""
         began = self.step()
         try:
             found = engine.read(self.accounts)
@@ -105,7 +103,6 @@ class Bank:
         return cells
 
     def transfer(self, engine: Engine, ack: Ack, once: str | None) -> None:
-        """Read, and move money if nothing has changed since."""
         self.transfer_by(
             lambda r: engine.commit(
                 r.mutations, r.assertions, once=once, once_content=once, ack=ack
@@ -115,7 +112,6 @@ class Bank:
         )
 
     def transfer_by(self, commit: Commit, engine: Engine, once: str | None) -> None:
-        """Do the same by a way to commit of one's own."""
         cells = self.look(engine)
         if cells is None:
             return
@@ -127,7 +123,6 @@ class Bank:
         attempt.result, attempt.ended = result, self.step()
 
     def transfer_many(self, engine: Engine, ack: Ack, tokens: Sequence[str | None]) -> None:
-        """Send some transfers together; most of them cannot all hold."""
         cells = self.look(engine)
         if cells is None:
             return
@@ -179,7 +174,6 @@ class Bank:
 
 
 def balance(cell: Cell | None) -> int:
-    """Return what an account holds; an absent one holds nothing."""
     return 0 if cell is None else int(cell.value)
 
 
@@ -226,7 +220,6 @@ def _judge_reply(
 def _history(
     bank: Bank, account: int, happened: Sequence[Attempt], logs: Mapping[Key, Cell | None]
 ) -> list[tuple[int, int, Attempt]]:
-    """Return the versions of an account: timestamp, balance, and whose they are."""
     versions = sorted(
         ((_at(a, logs), c) for a in happened for c in a.changes if c.account == account),
         key=lambda version: version[0],

@@ -46,8 +46,7 @@ def run(
     reads_early: bool = False,
     atomic: bool = False,
 ) -> Run:
-    """Commit the shape with faults at these calls. Late requests arrive before the call of the
-    number `deliver`, or when the stage of that name is reached."""
+    """Commit the shape with faults at these calls."""
     world = World(one_cell=one_cell, protocol=shape.protocol)
     world.engine().commit([Mutation(key, value) for key, value in BEFORE.items()])
     calls: list[Call] = []
@@ -78,7 +77,6 @@ def run(
 
 
 def live_on(run: Run, deliver: int | Stage | None = None) -> None:
-    """Let fsck mend the world and a second transaction follow, and check what must hold."""
     reach(run, "ended", deliver)
     run.world.mend()
     is_there = verify(run)
@@ -93,13 +91,11 @@ def live_on(run: Run, deliver: int | Stage | None = None) -> None:
 
 
 def reach(run: Run, stage: Stage, deliver: int | Stage | None) -> None:
-    """Deliver what is late if it is due now."""
     if stage == deliver:
         deliver_all(run.store)
 
 
 def deliver_all(store: FaultyStore) -> None:
-    """Make everything happen that is in flight."""
     while store.in_flight:
         store.deliver()
 
@@ -125,7 +121,6 @@ def verify(run: Run) -> bool:
 
 
 def follow(run: Run, *, atomic: bool = False) -> dict[Key, bytes | None]:
-    """Commit a second transaction over all keys, which nothing may keep from happening."""
     expected = second(run.shape)
     mutations: list[Mutation | Delete] = [
         Delete(key) if value is None else Mutation(key, value) for key, value in expected.items()
@@ -140,7 +135,6 @@ def follow(run: Run, *, atomic: bool = False) -> dict[Key, bytes | None]:
 
 
 def second(shape: Shape) -> dict[Key, bytes | None]:
-    """Return what the second transaction writes: it deletes what the first one put."""
     first = after(shape.mutations)
     return {key: None if first.get(key) else key.column + b"2" for key in PUTS}
 
@@ -165,7 +159,6 @@ def stop_fsck(world: World, number: int, applied: frozenset[int] | None = None) 
 
 
 def faults(call: Call) -> Iterator[Fault]:
-    """Yield what can go wrong with a call, now."""
     yield Fault(applied=NONE, reply=Reply.NOT_APPLIED)
     for applied in parts(call):
         yield Fault(applied=applied, reply=Reply.MAYBE_APPLIED)
@@ -175,7 +168,6 @@ def faults(call: Call) -> Iterator[Fault]:
 
 
 def faults_together(call: Call) -> Iterator[Fault]:
-    """Yield what can go wrong with a call where all or nothing of it takes effect."""
     yield Fault(applied=NONE, reply=Reply.NOT_APPLIED)
     for applied in (None, NONE):
         yield Fault(applied=applied, reply=Reply.MAYBE_APPLIED)
@@ -197,7 +189,6 @@ def parts(call: Call) -> Iterator[frozenset[int]]:
 
 
 def late_parts(call: Call) -> Iterator[frozenset[int]]:
-    """Yield which items of a changing call may come late: all, or any one."""
     if call.method in CHANGING:
         yield frozenset(range(len(call.items)))
         if len(call.items) > 1:

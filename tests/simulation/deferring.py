@@ -23,7 +23,6 @@ Kind = Callable[[Check], bool]
 
 
 def is_step_to(*statuses: Status) -> Kind:
-    """Match the step of a row to one of these statuses, by a checked put or a plain one."""
     values = {status.value for status in statuses}
     return lambda check: any(
         key.column == b"status" and value in values for key, value in puts(check)
@@ -31,24 +30,20 @@ def is_step_to(*statuses: Status) -> Kind:
 
 
 def is_lock(check: Check) -> bool:
-    """Match a request for a lock, of either protocol."""
     locks = _puts_of(check, LOCK_SUFFIX)
     return any(holder_of(key, Cell(value or FREE, 0)) for key, value in locks)
 
 
 def is_unlock(check: Check) -> bool:
-    """Match the release of a six-phase lock, or of a fenced one without values."""
     locks = _puts_of(check, LOCK_SUFFIX)
     return bool(locks) and not is_lock(check) and len(locks) == len(puts(check))
 
 
 def is_empty_tag(check: Check) -> bool:
-    """Match the emptying of a tag."""
     return any(value == FREE for _, value in _puts_of(check, TAG_SUFFIX))
 
 
 def is_value(check: Check) -> bool:
-    """Match a value, a delete marker, or a tag that names what is replaced."""
     tags = [key for key, value in _puts_of(check, TAG_SUFFIX) if value]
     plain = [
         key
@@ -59,17 +54,14 @@ def is_value(check: Check) -> bool:
 
 
 def is_poison(check: Check) -> bool:
-    """Match the step of an absent row to 7-ABORTED."""
     return check.expected == FREE and is_step_to(Status.ABORTED)(check)
 
 
 def is_any(*kinds: Kind) -> Kind:
-    """Match what one of these matches."""
     return lambda check: any(kind(check) for kind in kinds)
 
 
 def is_sent_deferred(check: Check) -> bool:
-    """Match what its sender defers."""
     return check.is_deferred
 
 
@@ -124,16 +116,13 @@ class PowerWorld(World):
         self.memory = DeferringStore(self.regions, is_deferred)
 
     def lose(self, *keys: Key, keep: int = 0) -> int:
-        """Crash the regions of these keys' rows; return how many writes are lost."""
         regions = [self.regions.region_of(key) for key in keys]
         return sum(self.regions.crash(region, keep) for region in dict.fromkeys(regions))
 
     def lose_last(self, key: Key) -> int:
-        """Lose the last pending write of the key's region alone, if there is one."""
         pending = self.regions.pending.get(self.regions.region_of(key), ())
         return self.lose(key, keep=max(len(pending) - 1, 0))
 
     def flush(self) -> None:
-        """Make everything durable."""
         for region in list(self.regions.pending):
             self.regions.flush(region)

@@ -57,7 +57,6 @@ class FeedSchedule(Schedule):
         self.bounds = Bounds(JUMPS_MS if self.weather.clocks_jump else 1, LATENESS_MS)
 
     def run(self) -> None:
-        """Run it where a change of status takes time."""
         with patch.object(schedule_module, "Network", SlowNetwork):
             super().run()
 
@@ -77,7 +76,6 @@ class FeedSchedule(Schedule):
         return ChangeFeed(context, self.bounds)
 
     def _go_on(self, journal: Journal, feed: ChangeFeed) -> bool:
-        """Note down where the next part ends, then what is in it."""
         start = journal.offsets[-1]
         end = feed.find_end(start, most=self.random.choice((None, None, 1, 2)))
         if end is start:
@@ -110,7 +108,6 @@ class FeedSchedule(Schedule):
             yield from part
 
     def _compare(self, changes: Sequence[KeyChange], told: Collection[bytes]) -> None:
-        """Compare the last change of each key with what is stored, and each with the one before."""
         assert {change.transaction for change in changes} <= set(told)
         by_key: dict[Key, list[KeyChange]] = {}
         for change in sorted(changes, key=lambda each: each.timestamp):
@@ -149,7 +146,6 @@ class SlowNetwork(Network):
 
 
 def run_feeds(seeds: Iterable[int], protocol: ProtocolName = "six-phase") -> None:
-    """Run schedules; a failure names its seed."""
     for seed in seeds:
         try:
             FeedSchedule(seed, protocol).run()

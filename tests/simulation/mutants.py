@@ -53,7 +53,6 @@ def main() -> int:
 
 
 def find_killer(folder: Path, mutant: Mutant) -> str | None:
-    """Return the first test that fails with a mutant; None if all pass."""
     file = folder / (mutant.file if "/" in mutant.file else f"txn/protocol/{mutant.file}")
     text = file.read_text()
     assert text.count(mutant.old) == 1, f"{mutant.rule}: found {text.count(mutant.old)} times"

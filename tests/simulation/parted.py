@@ -27,7 +27,6 @@ Part = tuple[list[Mutation | Delete], list[Assertion]]
 def split_request(
     engine: Engine, mutations: Iterable[Mutation | Delete], assertions: Iterable[Assertion]
 ) -> list[list[Part]]:
-    """Return the parts of each task. An assertion is of one key here."""
     lock_of = engine.context.rules.lock_of
     parts: dict[Key, Part] = {}
     for mutation in mutations:
@@ -40,7 +39,6 @@ def split_request(
 
 
 def write_task(client: PartsClient, transaction: bytes, task: int, parts: list[Part]) -> int:
-    """Write all the parts of a task; return the greatest of their timestamps."""
     written = (client.write(transaction, task, n, *part) for n, part in enumerate(parts))
     return max(written, default=0)
 
@@ -51,7 +49,6 @@ def commit_in_parts(
     assertions: Iterable[Assertion] = (),
     once: str | None = None,
 ) -> Committed:
-    """Commit a request in parts, one after the other, as `Engine.commit` does."""
     client = PartsClient(engine)
     transaction = client.begin(once=once)
     tasks = split_request(engine, mutations, assertions)
@@ -90,13 +87,11 @@ class Forgetful:
 
 
 def mislead(resolver: Resolver, random: Random) -> None:
-    """Let a client that meets a part's lock read old answers about its transaction."""
     context = resolver._context
     resolver._context = replace(context, store=Forgetful(context.store, random, of_old=True))
 
 
 def purge_one(context: Context, random: Random) -> None:
-    """Purge a transaction that was undecided a moment ago, if there is one: its owner may live."""
     rows = [row.row for row in context.store.scan(TRANSACTIONS) if is_row_key(row.row)]
     seen = whole_row(context, random.choice(rows)) if rows else None
     if seen is not None and decode_row(seen).state is RowState.UNDECIDED:

@@ -53,14 +53,12 @@ class Puppet(Generic[T]):
         self._result: T | None = None
 
     def until(self, match: Match) -> Call | None:
-        """Let it go on to the next call that matches, which is not made yet; None if it ends."""
         while (call := self.step()) is not None:
             if match(call):
                 return call
         return None
 
     def step(self) -> Call | None:
-        """Let it make the call that it has stopped at; return the next one."""
         if not self._greenlet.dead:
             found = self._greenlet.switch()
             if self._greenlet.dead:
@@ -70,7 +68,6 @@ class Puppet(Generic[T]):
         return None
 
     def finish(self) -> T:
-        """Let it go on to its end; return or raise what it does."""
         while self.step() is not None:
             pass
         assert self._result is not None
@@ -145,7 +142,6 @@ class RowByRow:
 
 
 def asks_for(status: Status) -> Match:
-    """Match the call that asks for this status, by a checked put or a plain one."""
     return lambda call: any(
         key.column == b"status" and value == status.value
         for item in call.items
@@ -154,28 +150,23 @@ def asks_for(status: Status) -> Match:
 
 
 def poisons(call: Call) -> bool:
-    """Match the call that poisons a row: an abort has its reason earlier, at 6-ABORTING."""
     names = {key.column for item in call.items for key, _ in puts(item)}
     return asks_for(Status.ABORTED)(call) and b"reason" in names
 
 
 def takes(key: Key) -> Match:
-    """Match the call that asks for the key's lock."""
     return lambda call: any(c.key == key.lock and c.expected == FREE for c in checks(call))
 
 
 def writes_and_takes(key: Key) -> Match:
-    """Match the call that writes a row and asks for the key's lock, or its row's, together."""
     return lambda call: asks_for(Status.WRITTEN)(call) and (takes(key)(call) or counts(key)(call))
 
 
 def frees(call: Call) -> bool:
-    """Match a call that frees locks."""
     return any(c.key.column.endswith(LOCK_SUFFIX) and c.expected for c in checks(call))
 
 
 def counts(key: Key) -> Match:
-    """Match the call that asks for the fenced lock of the key's row and family."""
     lock = key.row_lock
     return lambda call: any(
         put == lock and holder_of(lock, Cell(value or FREE, 0))
@@ -185,50 +176,41 @@ def counts(key: Key) -> Match:
 
 
 def finishes(key: Key) -> Match:
-    """Match the call that puts a fenced transaction's value, by a plain put or a compared one."""
     return lambda call: any(
         put == key and call.method != "read" for item in call.items for put, _ in puts(item)
     )
 
 
 def reads_row(key: Key) -> Match:
-    """Match the read of the row of a key, in a scan or not, by a client that reads row by row."""
     return lambda call: call.method == "row" and any(key.row == item.row for item in keys(call))
 
 
 def sleeps(call: Call) -> bool:
-    """Match a sleep."""
     return call.method == "sleep"
 
 
 def when(match: Match, fault: Fault) -> Plan:
-    """Return the plan that has a fault at the first call that matches."""
     left = [fault]
     return lambda call: left.pop() if left and match(call) else NO_FAULT
 
 
 def lock_without_row() -> Plan:
-    """Return the plan by which the first request for a row and one lock loses the row."""
     return when(asks_for(Status.WRITTEN), Fault(frozenset({1}), Reply.MAYBE_APPLIED))
 
 
 def plans(*all_of_them: Plan) -> Plan:
-    """Return the plan that has the first fault that any of these has."""
     return lambda call: next((f for plan in all_of_them if (f := plan(call)) != NO_FAULT), NO_FAULT)
 
 
 def checks(call: Call) -> Iterable[Check]:
-    """Return the checked puts of a call."""
     return [item for item in call.items if isinstance(item, Check)]
 
 
 def keys(call: Call) -> Iterable[Key]:
-    """Return the keys of a read."""
     return [item for item in call.items if isinstance(item, Key)]
 
 
 def puts(item: object) -> Iterable[tuple[Key, bytes | None]]:
-    """Return the cells that an edit or a check puts."""
     if isinstance(item, Check):
         return [*item.puts, *((edit.key, edit.value) for edit in item.edits)]
     return [(item.key, item.value)] if isinstance(item, Edit) else []

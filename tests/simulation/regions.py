@@ -32,12 +32,10 @@ Division = Callable[[bytes, bytes], Region]
 
 
 def divide_by_row(table: bytes, row: bytes) -> Region:
-    """Give each row a region of its own."""
     return Region(table, row)
 
 
 def divide_by_hash(counts: Mapping[bytes, int]) -> Division:
-    """Return the division of each table into so many regions, by a hash of the row."""
     return lambda table, row: Region(table, crc32(row) % counts[table])
 
 
@@ -68,24 +66,20 @@ class RegionStore:
 
     @property
     def inner(self) -> LocalStore:
-        """The store without logs."""
         return self._inner
 
     @property
     def ordered(self) -> OrderedStore:
-        """What the tables are kept in."""
         return self._inner._ordered
 
     def __getattr__(self, name: str) -> Any:
         return getattr(self._inner, name)
 
     def region_of(self, key: Key) -> Region:
-        """Return the region of the key's row."""
         assert key.table is not None
         return self._region_of(key.table, key.row)
 
     def flush(self, region: Region) -> None:
-        """Make durable what is pending in a region."""
         self.pending.pop(region, None)
 
     def crash(self, region: Region, keep: int = 0) -> int:
@@ -131,8 +125,7 @@ class RegionStore:
     check_and_read = check_then_read
 
     def atomically(self, work: Callable[[], None]) -> None:
-        """Run it in one local transaction, of which nothing is deferred. What was pending becomes
-        durable first, so that undoing the transaction is no matter of the logs."""
+        """Run it in one local transaction, of which nothing is deferred."""
         if self._is_inside:
             work()
             return
@@ -144,8 +137,7 @@ class RegionStore:
             self._is_inside = False
 
     def compact(self, table: bytes, purge_before_ms: int | None = None) -> None:
-        """Compact a table. It sees only what is in files, so all that is pending goes there
-        first."""
+        """Compact a table."""
         for region in [region for region in self.pending if region.table == table]:
             self.flush(region)
         self._inner.compact(table, purge_before_ms)

@@ -115,7 +115,6 @@ class Weather:
 
 
 def weather(random: Random) -> Weather:
-    """Draw the conditions of a schedule."""
     return Weather(
         clients=random.choice((2, 2, 3)),
         readers=random.choice((0, 1, 1)),
@@ -192,7 +191,6 @@ class Schedule:
         self._sent: dict[tuple[int, int], int] = {}
 
     def run(self) -> None:
-        """Run all actors to their end, mend what is left, and judge."""
         calm = self._engine("calm", faults=False)
         self.bank.open(calm)
         for number, tasks in enumerate(self._tasks()):
@@ -316,7 +314,6 @@ class Schedule:
             raise
 
     def _rest(self) -> None:
-        """Let so much time pass between two tasks that rows and markers are collected."""
         if self.weather.collects:
             self.scheduler.sleep_ms(self.random.choice((0, RETENTION_MS // 2, 2 * RETENTION_MS)))
 
@@ -358,8 +355,7 @@ class Schedule:
                 self.memory.compact(TABLE, self.server.wall_ms() - RETENTION_MS - LATEST_MS)
 
     def _touch_logs(self) -> None:
-        """Write a region's log to its disk, or cut the power of its server. Replies that are lost
-        at that moment are among the faults of every call."""
+        """Write a region's log to its disk, or cut the power of its server."""
         now_ms = self.scheduler.now_ms
         self._unsynced = {
             region: self._unsynced.get(region, now_ms) for region in self.regions.pending
@@ -383,7 +379,6 @@ class Schedule:
             self._trace(f"{self._step():5} {self.scheduler.now_ms:6} {name} loses {lost} writes")
 
     def _disable(self) -> None:
-        """Disable the logs for a while, again and again, as long as anybody is at work."""
         admin, operator = Admin(self.regions.ordered, self.server), self._operator
         while self._busy:
             self.scheduler.sleep_ms(operator.choice(GONE_MS[:-1]))
@@ -392,7 +387,6 @@ class Schedule:
             admin.enable(LOGS)
 
     def _purge(self) -> None:
-        """Purge what is undecided, again and again, as long as anybody is at work."""
         context = self._engine("purger").context
         while self._busy:
             self.scheduler.sleep_ms(self._lost.choice(PURGE_MS))
@@ -400,7 +394,6 @@ class Schedule:
                 purge_one(context, self._lost)
 
     def _deliver(self) -> None:
-        """Deliver one late request, or all that have been on their way for too long."""
         now_ms = self.scheduler.now_ms
         waiting = [(store, late) for store in self.stores for late in store.in_flight]
         due = [
@@ -479,7 +472,6 @@ class Schedule:
     # ------------------------------------------------------------------------------ the end
 
     def _end(self, calm: Engine) -> None:
-        """Mend, deliver what is still late, mend again, and compare with the record."""
         mend(self.memory, calm.context)
         self._judge(calm)
         late = [store for store in self.stores if store.in_flight]
@@ -578,7 +570,6 @@ def draw_fault(random: Random, call: Call, crash_rate: float) -> Fault:
 
 
 def run_many(seeds: Iterable[int], protocol: ProtocolName = "six-phase") -> None:
-    """Run schedules; a failure says how to run it again, with a trace."""
     for seed in seeds:
         try:
             Schedule(seed, protocol=protocol).run()
@@ -587,6 +578,5 @@ def run_many(seeds: Iterable[int], protocol: ProtocolName = "six-phase") -> None
 
 
 def replay_line(seed: int, protocol: ProtocolName = "six-phase") -> str:
-    """Return the command that runs a seed again and prints each call."""
     command = f"python -m tests.simulation --schedules 1 --seed {seed} --trace"
     return command if protocol == "six-phase" else f"{command} --protocol {protocol}"

@@ -48,7 +48,6 @@ class Scheduler:
         self._hub: Any = getcurrent()
 
     def spawn(self, name: str, body: Callable[[], object]) -> Actor:
-        """Add an actor; it has its first turn when the scheduler thinks fit."""
         actor = Actor(name, self.now_ms)
 
         def run() -> None:
@@ -62,7 +61,6 @@ class Scheduler:
         return actor
 
     def run(self) -> None:
-        """Give turns until every actor has ended."""
         while self.actors:
             actor = self._next()
             actor.last_ms = self.now_ms
@@ -77,12 +75,10 @@ class Scheduler:
                 raise AssertionError(f"somebody waits for ever: {[a.name for a in self.actors]}")
 
     def pause(self) -> None:
-        """Let others have a turn."""
         if self.current is not None:
             self._hub.switch()
 
     def sleep_ms(self, duration_ms: int) -> None:
-        """Let others have turns until that much time has passed."""
         if self.current is None:
             self.now_ms += duration_ms
             return
@@ -243,7 +239,6 @@ class Network:
             yield from self._inner.scan(table, row, row + b"\0", columns, exclude)
 
     def _delayed(self, items: Sequence[T]) -> Iterator[list[T]]:
-        """Yield the items in pieces, of which the last may come late."""
         delay_ms = 0 if self._is_alone else self._delay_ms()
         left = len(items)
         for piece in self._pieces(items):
@@ -253,7 +248,6 @@ class Network:
             yield piece
 
     def _pieces(self, items: Sequence[T]) -> Iterator[list[T]]:
-        """Yield the items in pieces, each of which has its turn."""
         self._pause()
         rest = list(items)
         if len(rest) == 1 or self._random.random() < 0.5:

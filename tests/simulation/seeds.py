@@ -13,7 +13,6 @@ SNAPSHOTS_EACH = 25
 
 
 def run(seed: int, trace: Trace | None = None, protocol: ProtocolName = "six-phase") -> None:
-    """Run one schedule; it raises AssertionError if anything does not hold."""
     if seed % HISTORY_EACH == 0:
         run_history(seed // HISTORY_EACH, trace, protocol)
     elif seed % SNAPSHOTS_EACH == 1:
@@ -23,7 +22,6 @@ def run(seed: int, trace: Trace | None = None, protocol: ProtocolName = "six-pha
 
 
 def run_chunk(seeds: range, protocol: ProtocolName = "six-phase") -> str | None:
-    """Run some schedules; return how the first one failed that did."""
     for seed in seeds:
         try:
             run(seed, protocol=protocol)

@@ -38,27 +38,22 @@ class Shape:
 
     @property
     def keys(self) -> tuple[Key, ...]:
-        """The keys that it may change."""
         return tuple(mutation.key for mutation in self.mutations)
 
     @property
     def is_alone(self) -> bool:
-        """Whether it commits without a row in a fenced database."""
         return len({key.row for key in self.keys}) == 1 and not self.once and not self.validate
 
     @property
     def before(self) -> Mapping[Key, bytes | None]:
-        """What they hold if it does not commit."""
         return {key: BEFORE.get(key) for key in self.keys}
 
     @property
     def after(self) -> Mapping[Key, bytes | None]:
-        """What they hold once it has committed."""
         return after(self.mutations)
 
 
 def after(mutations: Iterable[Mutation | Delete]) -> dict[Key, bytes | None]:
-    """Return what the mutations leave."""
     return {m.key: m.value if isinstance(m, Mutation) else None for m in mutations}
 
 

@@ -8,14 +8,12 @@ from txn.testing.faulty import NO_FAULT, Call, Fault, Item
 
 
 def told(call: Call, fault: Fault) -> str:
-    """Return a call and its fault for people, on one line."""
     items = [brief(item) for item in call.items]
     order = sorted(items) if call.method == "read" else items  # a set's order is no fact
     return f"{call.number:3} {call.method} {', '.join(order)}{shown(fault)}"
 
 
 def brief(item: Item) -> str:
-    """Return a key, an edit or a check in a few words."""
     match item:
         case Key():
             return f"{short(item.row)}/{item.column.decode()}"
@@ -42,7 +40,6 @@ def short(value: bytes) -> str:
 
 
 def shown(fault: Fault) -> str:
-    """Return what is wrong, if anything is."""
     if fault is NO_FAULT:
         return ""
     applied = "all" if fault.applied is None else sorted(fault.applied)

@@ -16,7 +16,6 @@ one_row = pytest.mark.parametrize("shape", ALONE, ids=str)
 
 @one_row
 def test_it_makes_two_calls(shape: Shape) -> None:
-    """What is tried below is what it says."""
     done = run(shape)
     assert isinstance(done.result, Committed)
     assert [call.method for call in done.calls] == ["read", "check_and_put"]
@@ -25,7 +24,6 @@ def test_it_makes_two_calls(shape: Shape) -> None:
 
 @one_row
 def test_any_call_may_fail_or_be_the_last(shape: Shape) -> None:
-    """All of it is there or nothing, its client was told the truth, and the next one goes on."""
     for call in run(shape).calls:
         for fault in faults(call):
             broken = run(shape, {call.number: fault})
@@ -36,7 +34,6 @@ def test_any_call_may_fail_or_be_the_last(shape: Shape) -> None:
 
 @one_row
 def test_any_call_may_come_late_once_more(shape: Shape) -> None:
-    """Whatever came meanwhile stays: the lock that it compares has counted on."""
     calls = run(shape).calls
     for call in calls:
         for late in late_parts(call):
@@ -46,7 +43,6 @@ def test_any_call_may_come_late_once_more(shape: Shape) -> None:
 
 
 def live_on(again: Run, deliver: int | Stage) -> None:
-    """Deliver what is late at each stage of what follows."""
     reach(again, "ended", deliver)
     reach(again, "mended", deliver)
     verify(again)
@@ -56,7 +52,6 @@ def live_on(again: Run, deliver: int | Stage) -> None:
 
 
 def verify(broken: Run) -> None:
-    """Check that it happened as a whole or not at all, and that its client was told the truth."""
     values, shape = broken.world.values(broken.shape.keys), broken.shape
     assert values in (shape.before, shape.after)
     if isinstance(broken.result, Committed):

@@ -62,7 +62,6 @@ def judge(world: World, results: list[object]) -> None:
 def test_each_transaction_of_a_batch_is_all_or_nothing_and_told_the_truth(
     protocol: ProtocolName,
 ) -> None:
-    """At every call and within every batch of items: stops, lost replies, late repeats."""
     _, results, calls = run(protocol, {})
     assert [type(result) for result in results] == [Committed, AssertionFailedError, Committed]
     for call in calls:
@@ -100,7 +99,6 @@ def test_any_two_calls_of_a_batch_may_fail(protocol: ProtocolName) -> None:
 
 @each_protocol
 def test_a_batch_of_which_a_part_was_decided_is_finished_by_fsck(protocol: ProtocolName) -> None:
-    """The decision of a batch is one decision for each of its transactions."""
     _, _, calls = run(protocol, {})
     decision = next(c for c in calls if Status.ASSERTED.value in repr(c.items).encode())
     assert len(decision.items) == 2

@@ -36,7 +36,6 @@ six_phases = pytest.mark.parametrize("shape", SHAPES, ids=str)
 
 @also_in_parts
 def test_an_undisturbed_transaction_does_what_it_says(shape: Shape) -> None:
-    """The exploration below means something only if the undisturbed run is right."""
     done = run(shape)
     if shape.holds:
         assert isinstance(done.result, Committed)
@@ -71,7 +70,6 @@ def test_the_same_where_a_checked_write_carries_one_cell(shape: Shape) -> None:
 
 @six_phases
 def test_the_same_where_the_look_under_the_locks_comes_first(shape: Shape) -> None:
-    """It may overlap the step to 1-LOCKED: whoever aborts in between makes that step fail."""
     calls = run(shape, reads_early=True).calls
     assert [call.method for call in calls[1:3]] == ["read", "check_and_put"]
     for call in calls:
@@ -81,7 +79,6 @@ def test_the_same_where_the_look_under_the_locks_comes_first(shape: Shape) -> No
 
 @every_shape
 def test_the_same_where_it_is_one_local_transaction(shape: Shape) -> None:
-    """All of it is there, or nothing, and its client is told which, or that it is not known."""
     calls = run(shape, atomic=True).calls
     assert [call.method for call in calls] == ["atomically"]
     for first in faults_together(calls[0]):
@@ -98,7 +95,6 @@ def test_the_same_where_it_is_one_local_transaction(shape: Shape) -> None:
 
 @every_shape
 def test_one_that_commits_in_one_local_transaction_finishes_what_another_left(shape: Shape) -> None:
-    """It meets the locks of a client that went step by step, and goes step by step itself."""
     for call in run(shape).calls:
         for fault in faults(call):
             broken = run(shape, {call.number: fault})
@@ -109,8 +105,7 @@ def test_one_that_commits_in_one_local_transaction_finishes_what_another_left(sh
 
 @every_shape
 def test_a_reader_sees_all_or_nothing_of_what_a_client_left(shape: Shape) -> None:
-    """Readers do not wait for fsck: what they see of a half-done transaction is what it will be.
-    For one that may have validated they wait, and abort it once its lock TTL is over."""
+    """Readers do not wait for fsck: what they see of a half-done transaction is what it will be."""
     for call in run(shape).calls:
         for fault in faults(call):
             broken = run(shape, {call.number: fault})
@@ -128,7 +123,6 @@ def test_a_reader_sees_all_or_nothing_of_what_a_client_left(shape: Shape) -> Non
 
 @also_in_parts
 def test_the_next_client_finishes_what_one_left(shape: Shape) -> None:
-    """Whoever meets the locks of a dead client gets on without an operator."""
     for call in run(shape).calls:
         for fault in faults(call):
             broken = run(shape, {call.number: fault})
@@ -151,7 +145,6 @@ def test_any_write_may_happen_again_at_any_later_point(shape: Shape) -> None:
 
 @every_shape
 def test_any_write_may_happen_only_later(shape: Shape) -> None:
-    """A request whose reply was lost may still be on its way, whether its client goes on or not."""
     calls = run(shape).calls
     for call in calls:
         for late in late_parts(call):
@@ -164,7 +157,6 @@ def test_any_write_may_happen_only_later(shape: Shape) -> None:
 
 @every_shape
 def test_what_a_dead_client_wrote_may_happen_again(shape: Shape) -> None:
-    """The client dies later than the request that is repeated: every pair of the two."""
     calls = run(shape).calls
     for call in calls:
         if call.method not in CHANGING:
@@ -179,8 +171,7 @@ def test_what_a_dead_client_wrote_may_happen_again(shape: Shape) -> None:
 
 @every_shape
 def test_fsck_may_be_stopped_at_any_call(shape: Shape) -> None:
-    """Operators stop fsck, and machines stop operators: another fsck finishes the work. A client
-    that dies while it reads leaves what it left at the call before."""
+    """Operators stop fsck, and machines stop operators: another fsck finishes the work."""
     calls = run(shape).calls
     for call in calls:
         if call.method not in CHANGING and call is not calls[-1]:
@@ -239,7 +230,6 @@ def test_any_two_calls_may_fail(name: str) -> None:
 
 
 def coarse(call: Call) -> list[Fault]:
-    """Return the faults of a call without those that apply a part of its items."""
     return [fault for fault in faults(call) if fault.applied in (None, NONE, _all(call))]
 
 
@@ -248,7 +238,6 @@ def _all(call: Call) -> frozenset[int]:
 
 
 def test_a_repeat_in_flight_is_delivered_once() -> None:
-    """The exploration above relies on it: what was delivered is no longer in flight."""
     done = run(SHAPES[0], {1: Fault(late=frozenset({0}))})
     assert len(done.store.in_flight) == 1
     deliver_all(done.store)

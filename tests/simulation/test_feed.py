@@ -23,7 +23,6 @@ Patch = pytest.MonkeyPatch
 
 @pytest.mark.parametrize("protocol", PROTOCOLS)
 def test_each_transaction_is_told_once(protocol: ProtocolName) -> None:
-    """Whatever fails, whoever stops, however late a decision is seen."""
     run_feeds(range(SCHEDULES), protocol)
 
 
@@ -77,7 +76,6 @@ def expect_rows_at_once(patch: Patch) -> None:
 def test_without_a_rule_something_is_skipped(
     take_out: Callable[[Patch], None], protocol: ProtocolName, monkeypatch: Patch
 ) -> None:
-    """Each rule of the feed is there for a reason, which random schedules find."""
     take_out(monkeypatch)
     with pytest.raises(AssertionError, match=r"not told: |a part has changed"):
         run_feeds(range(MOST_SCHEDULES), protocol)

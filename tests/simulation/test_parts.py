@@ -26,7 +26,6 @@ every_shape = pytest.mark.parametrize("shape", PARTED, ids=str)
 
 @every_shape
 def test_a_reader_sees_all_or_nothing_of_what_a_client_left(shape: Shape) -> None:
-    """What they see of a half-done transaction is what it will be, whichever part they ask."""
     for call in run(shape).calls:
         for fault in faults(call):
             broken = run(shape, {call.number: fault})
@@ -41,7 +40,6 @@ def test_a_reader_sees_all_or_nothing_of_what_a_client_left(shape: Shape) -> Non
 
 @every_shape
 def test_any_write_may_happen_again_or_only_later(shape: Shape) -> None:
-    """A gateway repeats requests for minutes, whether its client goes on or not."""
     calls = run(shape).calls
     for call in calls:
         for late in late_parts(call):
@@ -54,7 +52,6 @@ def test_any_write_may_happen_again_or_only_later(shape: Shape) -> None:
 
 @every_shape
 def test_what_a_dead_client_wrote_may_happen_again(shape: Shape) -> None:
-    """The client dies later than the request that is repeated."""
     calls = run(shape).calls
     for call in calls:
         if call.method not in CHANGING:
@@ -68,7 +65,6 @@ def test_what_a_dead_client_wrote_may_happen_again(shape: Shape) -> None:
 
 @every_shape
 def test_fsck_may_be_stopped_at_any_call(shape: Shape) -> None:
-    """Another fsck finishes the work, of each part and of the whole."""
     calls = run(shape).calls
     for call in calls:
         if call.method not in CHANGING and call is not calls[-1]:

@@ -34,7 +34,6 @@ BROKEN = [*((name, "six-phase") for name in SIX_PHASE), *((name, "fenced") for n
 def run(
     seeds: Iterable[int], protocol: ProtocolName, is_deferred: Kind, trace: list[str] | None = None
 ) -> Iterator[Schedule]:
-    """Run the schedules that lose logs, with these writes deferred."""
     for seed in seeds:
         schedule = Schedule(seed, None if trace is None else trace.append, protocol)
         if schedule.weather.loses_logs:
@@ -45,7 +44,6 @@ def run(
 
 @pytest.mark.parametrize("protocol", PROTOCOLS)
 def test_what_may_be_deferred_may_be_lost(protocol: ProtocolName) -> None:
-    """Whatever tail of a region's log is lost, and whenever: no money is."""
     trace: list[str] = []
     ran = len(list(run(range(EACH), protocol, is_sent_deferred, trace)))
     assert EACH // 4 < ran < EACH // 2
@@ -54,7 +52,6 @@ def test_what_may_be_deferred_may_be_lost(protocol: ProtocolName) -> None:
 
 @pytest.mark.parametrize("protocol", PROTOCOLS)
 def test_nothing_is_lost_by_a_client_that_defers_nothing(protocol: ProtocolName) -> None:
-    """Only deferred writes wait in the logs; without them there is no tail."""
     trace: list[str] = []
     assert list(run(range(30), protocol, lambda check: False, trace))
     assert not any("loses" in line for line in trace)
@@ -62,7 +59,6 @@ def test_nothing_is_lost_by_a_client_that_defers_nothing(protocol: ProtocolName)
 
 @pytest.mark.parametrize(("name", "protocol"), BROKEN)
 def test_schedules_find_what_must_not_be_deferred(name: str, protocol: ProtocolName) -> None:
-    """Random schedules that lose nothing prove something only if they lose this."""
     forbidden = SIX_PHASE[name]
     with pytest.raises(AssertionError):
         list(run(range(MOST), protocol, is_any(is_sent_deferred, forbidden)))

@@ -33,7 +33,6 @@ def call(*items: Item) -> Call:
 
 
 def test_a_row_and_its_locks_in_one_call() -> None:
-    """In whichever order, with a condition on the row or without one, and of either protocol."""
     row, plain = step(b"", Status.WRITTEN), step(None, Status.WRITTEN)
     assert writes_and_takes(X)(call(row, LOCK))
     assert writes_and_takes(X)(call(LOCK, plain))
@@ -45,13 +44,11 @@ def test_a_row_and_its_locks_in_one_call() -> None:
 
 
 def test_unlocks_beside_a_step() -> None:
-    """A check without a condition frees nothing, whatever cell it names."""
     assert frees(call(step(b"3-PUT", Status.CLEANING), UNLOCK))
     assert not frees(call(Check(X.lock, None, ((X.tag, b""),)), LOCK))
 
 
 def test_poison_is_an_abort_of_an_absent_row() -> None:
-    """It has its reason beside it, where another abort has it earlier."""
     reason = (STATUS._replace(column=b"reason"), b"its lock was met, and it had no row")
     poison = Check(STATUS, b"", (reason, (STATUS, Status.ABORTED.value)))
     fenced = Check(STATUS, b"", edits=tuple(Edit(name, value, 7) for name, value in poison.puts))
@@ -62,14 +59,12 @@ def test_poison_is_an_abort_of_an_absent_row() -> None:
 
 
 def test_a_trace_shows_what_waits_for_no_log() -> None:
-    """Whoever replays a failure needs to know what a crash could lose."""
     tag = Check(X.tag, None, edits=(Edit(Key(*X.tag), b"", 5),), is_deferred=True)
     assert brief(tag) == "x/v_tag:*->- later"
     assert brief(LOCK) == "x/v_lock:->Ta973"  # by the end of its number, without its database
 
 
 def test_a_transport_of_single_cells_denies_nothing_that_has_happened() -> None:
-    """Its second request may be refused when the first one has taken effect."""
     for refused, expected in ((1, NotApplied), (2, MaybeApplied), (3, MaybeApplied)):
         inner = open_store("memory://", ManualClock())
         inner.ensure_table(b"data", {b"d": Family()})

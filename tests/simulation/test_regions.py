@@ -41,7 +41,6 @@ def put(cell: Key, value: bytes, expected: bytes | None = None, *, deferred: boo
 
 
 def stored(store: RegionStore) -> dict[bytes, bytes]:
-    """Return everything, as it is stored."""
     return dict(store.ordered.read(lambda reader: dict(reader.items(b"", b"\xff"))))
 
 
@@ -51,7 +50,6 @@ def value(store: RegionStore, cell: Key) -> bytes | None:
 
 
 def test_a_deferred_write_is_there_until_a_crash() -> None:
-    """Its answer is "yes" and everybody sees it, so others may build on it."""
     store, _ = open_regions()
     before = stored(store)
     assert store.check_and_put([put(X, b"1", b"")]) == [True]
@@ -72,7 +70,6 @@ def test_a_deferred_write_is_there_until_a_crash() -> None:
     ids=["check", "write", "flush", "compaction", "local transaction"],
 )
 def test_what_is_durable_stays(sync: Change) -> None:
-    """A log is written in order, so whatever is synced takes with it all that came before."""
     store, clock = open_regions()
     store.check_and_put([put(X, b"1")])
     sync(store, clock)
@@ -83,7 +80,6 @@ def test_what_is_durable_stays(sync: Change) -> None:
 
 
 def test_a_refused_check_makes_nothing_durable() -> None:
-    """It appends nothing to the log, and waits for nothing."""
     store, _ = open_regions()
     store.check_and_put([put(X, b"1")])
     assert store.check_and_put([put(X, b"2", b"", deferred=False)]) == [False]
@@ -93,7 +89,6 @@ def test_a_refused_check_makes_nothing_durable() -> None:
 
 @pytest.mark.parametrize("keep", range(4))
 def test_any_tail_can_be_lost(keep: int) -> None:
-    """And what is kept is durable then: it was read back from the log."""
     store, _ = open_regions()
     for number in range(3):
         store.check_and_put([put(X, b"%d" % number)])
@@ -103,7 +98,6 @@ def test_any_tail_can_be_lost(keep: int) -> None:
 
 
 def test_other_regions_keep_what_they_have() -> None:
-    """That is the danger: half of what one client has done is there."""
     store, _ = open_regions()
     store.check_and_put([put(X, b"1"), put(Y, b"1"), put(AWAY, b"1")])
     store.crash(Region(DATA, b"y"))
@@ -115,7 +109,6 @@ def test_other_regions_keep_what_they_have() -> None:
 
 
 def test_rows_may_share_a_region() -> None:
-    """Then the one's sync makes the other's writes durable, and they are lost together."""
     store, _ = open_regions()
     shared = RegionStore(store.inner, divide_by_hash({DATA: 1}))
     region = shared.region_of(X)
@@ -127,7 +120,6 @@ def test_rows_may_share_a_region() -> None:
 
 
 def test_a_request_in_flight_arrives_after_the_crash() -> None:
-    """Its sender may long have gone on with what is lost now."""
     store, _ = open_regions()
     client = FaultyStore(store, at({1: Fault(late=frozenset({0}))}))
     assert client.check_and_put([put(X, b"1", b"")]) == [True]
@@ -139,7 +131,6 @@ def test_a_request_in_flight_arrives_after_the_crash() -> None:
 
 
 def test_versions_markers_and_times_come_back_as_they_were() -> None:
-    """A crash puts back the very cells, not others that look like them."""
     store, clock = open_regions()
     store.write([Edit(X, b"1", 5), Edit(X, b"2", 7), Edit(X, None, 6), Edit(X2, b"", 9)])
     before = stored(store)
@@ -153,7 +144,6 @@ def test_versions_markers_and_times_come_back_as_they_were() -> None:
 
 @pytest.mark.parametrize("seed", range(40))
 def test_a_crash_is_exact_whatever_came_before(seed: int) -> None:
-    """After each write everything is copied; a crash gives the copy, cell by cell."""
     random = Random(seed)
     clock = ManualClock()
     store = RegionStore(
@@ -205,7 +195,6 @@ def test_a_crash_is_exact_whatever_came_before(seed: int) -> None:
 
 
 def test_a_call_that_fails_leaves_nothing_pending() -> None:
-    """Half of it would be a write that nobody can explain."""
     store, clock = open_regions()
     Admin(store.ordered, clock).disable(OTHER)
     with pytest.raises(TableUnavailable):
@@ -215,7 +204,6 @@ def test_a_call_that_fails_leaves_nothing_pending() -> None:
 
 
 def test_nothing_is_deferred_in_a_local_transaction() -> None:
-    """Only a store of one log has them; and it may be undone as a whole."""
     store, _ = open_regions()
 
     def work() -> None:
@@ -228,7 +216,6 @@ def test_nothing_is_deferred_in_a_local_transaction() -> None:
 
 
 def test_a_test_chooses_what_is_deferred() -> None:
-    """Of plain writes as well, row by row where a row is to be whole."""
     store, _ = open_regions()
     client = DeferringStore(store, lambda check: check.key in (X, Y))
     client.write([Edit(X, b"1", 5), Edit(X2, b"1", 5), Edit(Y, b"1", 5)])
@@ -245,7 +232,6 @@ def test_a_test_chooses_what_is_deferred() -> None:
 
 
 def test_a_network_carries_checks_as_they_are() -> None:
-    """In pieces, but each piece as its sender made it."""
     store, _ = open_regions()
     below = CountingStore(store)
     network = Network(below, Scheduler(Random(1), 0, 100))

@@ -38,7 +38,6 @@ def test_money_is_neither_made_nor_lost(group: int) -> None:
 
 @pytest.mark.parametrize("protocol", PROTOCOLS)
 def test_a_schedule_is_the_same_each_time(protocol: ProtocolName) -> None:
-    """A failure that cannot be run again cannot be understood."""
     told: list[list[str]] = [[], []]
     for lines in told:
         Schedule(37, lines.append, protocol).run()
@@ -47,8 +46,6 @@ def test_a_schedule_is_the_same_each_time(protocol: ProtocolName) -> None:
 
 
 def test_a_failure_says_how_to_run_it_again(monkeypatch: pytest.MonkeyPatch) -> None:
-    """One command line, to be copied from the failure."""
-
     def lose(self: Schedule) -> None:
         raise AssertionError("lost update")
 
@@ -62,7 +59,6 @@ def test_a_failure_says_how_to_run_it_again(monkeypatch: pytest.MonkeyPatch) -> 
 
 
 def test_one_schedule_in_ten_makes_a_history(monkeypatch: pytest.MonkeyPatch) -> None:
-    """`make sim` looks for an order of transactions too, and says how to see a failure again."""
     monkeypatch.setattr(six_phase_module, "find_failed", lambda t: None)
     failures = (run_chunk(range(seed, seed + 1)) for seed in range(0, 2000, 10))
     told = next(told for told in failures if told and "lost update: " in told)
@@ -70,7 +66,6 @@ def test_one_schedule_in_ten_makes_a_history(monkeypatch: pytest.MonkeyPatch) ->
 
 
 def test_the_command_runs_schedules_in_processes() -> None:
-    """What `make sim` calls."""
     options = ["--schedules", "30", "--seed", "7", "--processes", "2"]
     command = [sys.executable, "-m", "tests.simulation", *options]
     done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=True)
@@ -78,7 +73,6 @@ def test_the_command_runs_schedules_in_processes() -> None:
 
 
 def test_a_trace_names_each_call_and_each_fault(capsys: pytest.CaptureFixture[str]) -> None:
-    """Whoever replays a failure reads this."""
     assert main(["--schedules", "3", "--seed", "36", "--trace"]) == 0
     told = capsys.readouterr().out
     assert "/status:1-LOCKED->2-ASSERTED" in told

@@ -41,7 +41,6 @@ step_compared = transaction_module.advance
 def patch_steps(
     monkeypatch: pytest.MonkeyPatch, step: Callable[..., object], *more: ModuleType
 ) -> None:
-    """Let the owner of a transaction, and others, step its row in another way."""
     for module in (six_phase_module, commit_module, transaction_module, *more):
         monkeypatch.setattr(module, "advance", step)
 
@@ -57,8 +56,7 @@ def step_plainly(
     send: transaction_module.Send | None = None,
     now_ms: int | None = None,
 ) -> None:
-    """Step statuses by plain puts at the client's time; only the decision compares. What travels
-    with a step is sent after it."""
+    """Step statuses by plain puts at the client's time; only the decision compares."""
     if new is Status.ASSERTED:
         step_compared(context, transactions, new, cells, durable=durable)
         return
@@ -87,14 +85,11 @@ def hold_reading_first(context: Context, transactions: Sequence[Transaction]) ->
 
 
 def free_without_poison(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Free the lock of an absent row, and let the row come."""
     for module in (recovery_module, fsck_module):
         monkeypatch.setattr(module, "poison", lambda context, row_key: True)
 
 
 def poison_plainly(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Poison a row without comparing."""
-
     def put_poison(context: Context, t: Transaction) -> bool:
         reason = column(context.table, t.row_key, b"reason"), recovery_module.POISONED.encode()
         step = transaction_module.make_step(context, t, Status.ABORTED, [reason])
@@ -123,8 +118,6 @@ def choose_lock(patient: bool) -> Callable[..., list[Transaction]]:
 
 
 def believe_what_was_read(patch: pytest.MonkeyPatch) -> None:
-    """Believe what was read, whoever holds a lock, or has changed it since."""
-
     def believe(
         context: object, transactions: Sequence[Transaction], *_: object
     ) -> Sequence[Transaction]:
@@ -136,7 +129,7 @@ def believe_what_was_read(patch: pytest.MonkeyPatch) -> None:
 
 
 def forget_what_is_left(digest: ranges.Digest, cells: Mapping[Key, Cell]) -> None:
-    """Keep nothing of the cells that deleted keys have left."""
+    pass
 
 
 def believe(
@@ -176,7 +169,6 @@ def fail_undone(transactions: Sequence[Transaction]) -> None:
 
 
 def put_what_can_be_put(context: Context, transactions: Sequence[Transaction]) -> list[Transaction]:
-    """Leave out the values whose table is gone."""
     put = six_phase_module.put_values
     with suppress(TableUnavailable):
         return put(context, transactions)
@@ -201,7 +193,6 @@ def clean_what_can_be_cleaned(
 
 
 def leave_values_out(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Complete a transaction although a table of it is gone."""
     forward = (
         (Status.ASSERTED, put_what_can_be_put),
         (Status.PUT, clean_what_can_be_cleaned),
@@ -211,7 +202,6 @@ def leave_values_out(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def unlock_with_put(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Let the unlocks travel with 3-PUT."""
     advance_with = six_phase_module.advance_with
 
     def advance_and_unlock(
@@ -228,7 +218,6 @@ def unlock_with_put(monkeypatch: pytest.MonkeyPatch) -> None:
 def tell_what_fails(
     context: Context, name: str, work: recovery_module.Finish, transactions: Sequence[Transaction]
 ) -> None:
-    """Let an error after the decision be told as any before it."""
     if transactions:
         work(context, transactions)
 
@@ -260,8 +249,6 @@ def unlock_whole_rows(context: Context, transactions: Sequence[Transaction]) -> 
 
 
 def set_unlock(monkeypatch: pytest.MonkeyPatch, work: recovery_module.Finish) -> None:
-    """Use another way to unlock, in committing and in aborting."""
-
     def step_and_unlock(context: Context, transactions: Sequence[Transaction]) -> None:
         behind = [t for t in transactions if t.status is Status.PUT]
         transaction_module.advance_with(context, behind, Status.CLEANING, ())
@@ -291,7 +278,6 @@ def look_once(context: Context, keys: list[Key]) -> Cells:
 
 
 def was_undecided(context: Context, holder: bytes, cells: Cells) -> bool:
-    """Read past who may have looked at ranges."""
     status = cells[status_key(context.table, holder)]
     return status is not None and status.value in snapshot_module.UNDECIDED
 
@@ -299,7 +285,6 @@ def was_undecided(context: Context, holder: bytes, cells: Cells) -> bool:
 def without(
     monkeypatch: pytest.MonkeyPatch, forget: Callable[[Transaction, Cells], dict[Key, None]]
 ) -> None:
-    """Let the commit timestamp be computed without some of the cells that were read."""
     verdict = six_phase_module.judge_cells
 
     def partial_verdict(
@@ -317,24 +302,20 @@ def without(
 
 
 def without_tags(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Let the commit timestamp be computed from values and locks alone."""
     without(monkeypatch, lambda t, cells: {key.tag: None for key in t.keys})
 
 
 def marker_not_asserted(request: Request, marker: Key, transaction: bytes) -> Request:
-    """Put the marker of a token, without asserting that it is absent."""
     return replace(request, mutations=(*request.mutations, Mutation(marker, transaction)))
 
 
 def delete_plainly(context: Context, held: Collection[Guarded], ours: bytes) -> None:
-    """What a retirer deletes, without a condition."""
     context.store.write(
         [Edit(cell, None, item.newest) for item in held for cell in (item.key.lock, item.key.tag)]
     )
 
 
 def mark_at_the_lock(context: Context, held: Collection[Guarded], ours: bytes) -> None:
-    """What a retirer deletes, each cell up to its own timestamp."""
     checks = []
     for item in held:
         lock = item.key.lock

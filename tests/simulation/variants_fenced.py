@@ -24,13 +24,10 @@ Patch = pytest.MonkeyPatch
 
 
 def count_nothing(patch: Patch) -> None:
-    """Let a free lock say the same before and after a transaction."""
     patch.setattr(FencedLock, "take", lambda lock, holder: b"1@" + holder)
 
 
 def count_back_in_aborts(patch: Patch, above: int = 0) -> None:
-    """Let an abort put back the free value that its transaction had found."""
-
     def make_release(lock: Key, cell: Cell) -> Check:
         free = read_lock(lock, cell).undo_take()
         return Check(lock, cell.value, edits=(Edit(lock, free, cell.timestamp + above),))
@@ -39,8 +36,6 @@ def count_back_in_aborts(patch: Patch, above: int = 0) -> None:
 
 
 def choose_the_time(patch: Patch, choose: Callable[[Context, PendingCommit], int]) -> None:
-    """Let a commit timestamp be chosen in another way."""
-
     def raise_timestamps(context: Context, transactions: Iterable[PendingCommit]) -> None:
         for t in transactions:
             t.timestamp = max(t.timestamp, choose(context, t))
@@ -49,18 +44,15 @@ def choose_the_time(patch: Patch, choose: Callable[[Context, PendingCommit], int
 
 
 def time_of_values(context: Context, t: PendingCommit) -> int:
-    """Return what lies above the clock and the values, whatever the locks say."""
     newest = max((cell.timestamp for cell in t.seen.values() if cell), default=0)
     return max(context.clock.wall_ms(), newest + 1)
 
 
 def finish_without_looking(patch: Patch) -> None:
-    """Let anybody put values as the owner does."""
     patch.setattr(fenced, "_is_sure", lambda t, now_ms: True)
 
 
 def finish_late_without_looking(patch: Patch) -> None:
-    """Let the owner do so whenever it comes back."""
     patch.setattr(
         fenced,
         "_is_sure",
@@ -69,18 +61,14 @@ def finish_late_without_looking(patch: Patch) -> None:
 
 
 def trust_what_is_read(patch: Patch) -> None:
-    """Let an owner that has learned of its decision by reading do so too."""
     patch.setattr(fenced, "_is_sure", lambda t, now_ms: isinstance(t, PendingCommit))
 
 
 def set_forward(patch: Patch, work: Callable[..., object]) -> None:
-    """Use another way to put the values and release the locks."""
     patch.setattr(fenced, "FORWARD", ((Status.ASSERTED, work),))
 
 
 def unlock_before_values(patch: Patch) -> None:
-    """Free the locks of a decided transaction, then put its values."""
-
     def put_and_release(context: Context, transactions: Sequence[Transaction]) -> None:
         for t in transactions:
             at = t.decided.timestamp
@@ -94,7 +82,6 @@ def unlock_before_values(patch: Patch) -> None:
 
 
 def complete_first(patch: Patch) -> None:
-    """Tell that a transaction is complete, then complete it."""
     finish = fenced.put_and_release
 
     def tell_and_finish(context: Context, transactions: Sequence[Transaction]) -> None:
@@ -107,14 +94,11 @@ def complete_first(patch: Patch) -> None:
 
 
 def decide_plainly(patch: Patch) -> None:
-    """Put the decision, without comparing."""
     unconditional = FENCED.unconditional | {(Status.WRITTEN, Status.ASSERTED)}
     patch.setitem(PROTOCOLS, "fenced", replace(FENCED, unconditional=unconditional))
 
 
 def believe_in_every_lock(patch: Patch) -> None:
-    """Ask for locks, and go on whatever is answered."""
-
     def request(context: Context, wanted: Sequence[fenced.LockOf]) -> list[fenced.LockOf]:
         checks = []
         for t, lock in wanted:
@@ -129,7 +113,6 @@ def believe_in_every_lock(patch: Patch) -> None:
 
 
 def put_at_the_servers_time(patch: Patch) -> None:
-    """Let statuses that are put, not compared, have the server's time."""
     make_step = transaction_module.make_step
 
     def at_any_time(
@@ -147,7 +130,6 @@ def put_at_the_servers_time(patch: Patch) -> None:
 
 
 def poison_at_the_servers_time(patch: Patch) -> None:
-    """Let poison have the server's time, as in the six-phase protocol."""
     make_step = transaction_module.make_step
 
     def poison_at_any_time(
@@ -165,8 +147,6 @@ def poison_at_the_servers_time(patch: Patch) -> None:
 
 
 def look_at_locks_once(patch: Patch) -> None:
-    """Take what a reader has found first, whatever has happened since."""
-
     def look(context: Context, keys: Sequence[Key]) -> tuple[dict[Key, Cell | None], bool]:
         locks = list(dict.fromkeys(key.row_lock for key in keys))
         return context.store.read([*keys, *locks]), True
@@ -175,8 +155,6 @@ def look_at_locks_once(patch: Patch) -> None:
 
 
 def fail_at_the_first_look(patch: Patch) -> None:
-    """Fail on an assertion of several rows as they were found, each at its own instant."""
-
     def confirm(context: Context, doubtful: Sequence[PendingCommit]) -> None:
         for t in doubtful:
             lost = fenced.find_failed(t)
@@ -187,13 +165,11 @@ def fail_at_the_first_look(patch: Patch) -> None:
 
 
 def free_the_undecided(patch: Patch) -> None:
-    """Free the locks of a holder that has not decided, without aborting it."""
     patch.setattr(recovery.Resolver, "_is_abandoned", lambda *args: True)
     patch.setattr(recovery, "_end_holder", lambda context, row: row.status is Status.WRITTEN)
 
 
 def free_what_is_there(patch: Patch) -> None:
-    """Free a lock as it is by now, whoever has it."""
     release_locks = locks_module.release_locks
 
     def free_now(context: Context, locks: dict[Key, Cell]) -> bool:
@@ -205,12 +181,10 @@ def free_what_is_there(patch: Patch) -> None:
 
 
 def judge_never_again(patch: Patch) -> None:
-    """Keep to what was judged before the locks were had."""
     patch.setattr(fenced, "_judge_locked", lambda t: None)
 
 
 def bring_all_that_was_read(patch: Patch) -> None:
-    """Let a block's commit know what the block has read without its lock as well."""
     read_keys = OptimisticTransaction._read_keys
 
     def read_and_know(block: OptimisticTransaction, keys: Sequence[Key]) -> None:
@@ -221,5 +195,4 @@ def bring_all_that_was_read(patch: Patch) -> None:
 
 
 def wait_in_any_order(patch: Patch) -> None:
-    """Take locks in the order of the request."""
     patch.setattr(fenced, "sorted", list, raising=False)

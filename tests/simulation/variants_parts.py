@@ -24,7 +24,6 @@ Patch = pytest.MonkeyPatch
 def _put_plan_plainly(
     context: Context, transactions: Sequence[PendingCommit], new: Status, cells: Any
 ) -> Sequence[PendingCommit]:
-    """Put what was to be put with a status, where that is the same, without a condition."""
     for t in transactions:
         if t.status is not new:
             return advance(context, transactions, new, cells)

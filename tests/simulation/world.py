@@ -33,12 +33,10 @@ MOST_ROUNDS = 4
 
 
 def key(row: str, column: str = "v", table: bytes = TABLE) -> Key:
-    """Return a key of the data table, or of another."""
     return Key(row, D, column, table)
 
 
 def in_memory() -> tuple[Store, ManualClock]:
-    """A fresh memory store, and the clock that it takes for the server's."""
     clock = ManualClock()
     return LocalStore(MemoryStore(), clock), clock
 
@@ -69,8 +67,7 @@ class World:
         store: Store | None = None,
         seed: int | None = None,
     ) -> tuple[Engine, FaultyStore]:
-        """Return a new client and its view of the store; its plan sees calls from here on.
-        Those with the same seed draw the same row keys, which real ones never do."""
+        """Return a new client and its view of the store; its plan sees calls from here on."""
         self._clients += 1
         faulty = FaultyStore(store or self.memory)
         engine = Engine(
@@ -86,28 +83,22 @@ class World:
         return engine, faulty
 
     def engine(self) -> Engine:
-        """Return a new client without faults."""
         return self.client()[0]
 
     def values(self, keys: Collection[Key]) -> dict[Key, bytes | None]:
-        """Return what is stored, without any protocol."""
         cells = self.memory.read(keys)
         return {key: None if (cell := cells[key]) is None else cell.value for key in keys}
 
     def rows(self) -> list[TransactionRow]:
-        """Return all transaction rows, in the order of their keys."""
         return rows(self.memory)
 
     def leftovers(self) -> dict[Key, Cell]:
-        """Return each lock that is held and each tag that is not empty, in all tables."""
         return leftovers(self.memory)
 
     def mend(self, context: Context | None = None) -> None:
-        """Run fsck until it finds nothing, and look for what it should have found."""
         mend(self.memory, context or self.engine().context)
 
     def collect(self) -> None:
-        """Delete the rows of finished transactions, as fsck does after the retention."""
         context = self.engine().context
         for finding in check(context, grace_ms=0, retention_ms=0):
             repair(context, finding)
@@ -115,17 +106,14 @@ class World:
 
 
 def rows(store: Store) -> list[TransactionRow]:
-    """Return all transaction rows, in the order of their keys."""
     return [decode_row(row) for row in store.scan(TRANSACTIONS) if is_row_key(row.row)]
 
 
 def tables(store: Store) -> list[bytes]:
-    """Return the data tables that there are."""
     return [table for table in (TABLE, LOGS) if store.describe(table) is not None]
 
 
 def leftovers(store: Store) -> dict[Key, Cell]:
-    """Return each lock that is held and each tag that is not empty, in all tables."""
     return {
         key: cell
         for table in (*tables(store), TRANSACTIONS)
@@ -136,7 +124,6 @@ def leftovers(store: Store) -> dict[Key, Cell]:
 
 
 def mend(store: Store, context: Context) -> None:
-    """Run fsck until it finds nothing, and look for what it should have found."""
     for _ in range(MOST_ROUNDS):
         findings = list(check(context, grace_ms=0, scan=tables(store)))
         if not findings:
@@ -154,7 +141,6 @@ def mend(store: Store, context: Context) -> None:
 
 
 def accept(finding: Finding) -> None:
-    """Fail on a finding that nothing in a simulation can be the cause of."""
     assert finding.kind not in (Kind.UNREADABLE, Kind.FOREIGN_CELL, Kind.FOREIGN_VERSION), finding
 
 
@@ -185,7 +171,6 @@ class OneCell:
     check_and_read = check_then_read
 
     def _check_and_put(self, check: Check, durable: bool, sent: list[Check]) -> bool:
-        """Send the requests of a check until one is refused; add those that were answered."""
         requests = [check]
         if check.expected is not None:
             requests = [Check(check.key, check.expected, (put,)) for put in check.puts]
