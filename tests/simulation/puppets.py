@@ -154,6 +154,10 @@ def poisons(call: Call) -> bool:
     return asks_for(Status.ABORTED)(call) and b"reason" in names
 
 
+def puts_plan(call: Call) -> bool:
+    return any(key.column == b"plan" for item in call.items for key, _ in puts(item))
+
+
 def takes(key: Key) -> Match:
     return lambda call: any(c.key == key.lock and c.expected == FREE for c in checks(call))
 

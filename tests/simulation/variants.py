@@ -55,11 +55,10 @@ def step_plainly(
     unsent: Context | None = None,
     send: transaction_module.Send | None = None,
     now_ms: int | None = None,
-) -> None:
+) -> list[Transaction]:
     """Step statuses by plain puts at the client's time; only the decision compares."""
     if new is Status.ASSERTED:
-        step_compared(context, transactions, new, cells, durable=durable)
-        return
+        return step_compared(context, transactions, new, cells, durable=durable)
     now_ms = context.clock.wall_ms()
     for t in transactions:
         began = column(context.table, t.row_key, new.at)
@@ -72,6 +71,7 @@ def step_plainly(
         t.status = new
     if send is not None:
         send(())
+    return list(transactions)
 
 
 def hold_reading_first(context: Context, transactions: Sequence[Transaction]) -> list[Transaction]:

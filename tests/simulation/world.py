@@ -99,10 +99,15 @@ class World:
         mend(self.memory, context or self.engine().context)
 
     def collect(self) -> None:
-        context = self.engine().context
-        for finding in check(context, grace_ms=0, retention_ms=0):
-            repair(context, finding)
+        """Delete the rows of finished transactions, as fsck does after the retention."""
+        self.fsck(grace_ms=0, retention_ms=0)
         assert not self.rows()
+
+    def fsck(self, **options: int) -> None:
+        """Repair once what it finds."""
+        context = self.engine().context
+        for finding in check(context, **options):
+            repair(context, finding)
 
 
 def rows(store: Store) -> list[TransactionRow]:

@@ -1,0 +1,133 @@
+"""What the tests of safeguards share. Each tells the shortest story with its rule, and without it,
+where the harm must show: so no rule is there for nothing."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
+
+import pytest
+
+from tests.simulation.puppets import Match, Puppet, asks_for, when
+from tests.simulation.world import World, key
+from txn import Cell, Committed, ConflictError, Engine, Exact, Key, Mutation, Policy
+from txn.clock import ManualClock
+from txn.protocol.statuses import ProtocolName, Status
+from txn.testing.faulty import Call, Crash, Fault, FaultyStore, Plan, Reply, faultless
+
+ITEM = "item"
+A, B, X, Y, Z = (key(row) for row in ("item-a", "item-b", "x", "y", "z"))
+HOUR_MS = 3_600_000
+DAY_MS = 24 * HOUR_MS
+LONG_MS = 10 * DAY_MS
+ADD = [Mutation(X, b"1")], [Exact(X, b"0")]
+NONE: frozenset[int] = frozenset()
+FIRST = frozenset({0})
+ONE_ATTEMPT = Policy(attempts=1, lock_ttl_ms=1000, courtesy_ms=5)
+IN_NO_ORDER = [True, False, True]
+"""What came later was seen, what the client writes was not, and the client commits, though it had
+found nothing of what came."""
+Patch = pytest.MonkeyPatch
+TakeOut = Callable[[Patch], object]
+
+with_and_without = pytest.mark.parametrize("rule", [True, False], ids=["with", "without"])
+both_protocols = pytest.mark.parametrize("protocol", ["six-phase", "fenced"])
+
+
+def without(rule: str | TakeOut, instead: object = None) -> pytest.MarkDecorator:
+    """Take out a rule: by a function, or by putting something else in place of a name in txn/."""
+    take_out = set_name(rule, instead) if isinstance(rule, str) else rule
+    return pytest.mark.parametrize("rule", [None, take_out], ids=["with", "without"], indirect=True)
+
+
+def set_name(name: str, value: object) -> TakeOut:
+    return lambda patch: patch.setattr(f"txn.{name}", value)
+
+
+def world_with(value: bytes, protocol: ProtocolName = "six-phase") -> World:
+    world = World(protocol=protocol)
+    world.engine().commit([Mutation(X, value)])
+    return world
+
+
+def add(engine: Engine) -> object:
+    """Replace 0 by 1."""
+    return engine.commit_many([ADD])[0]
+
+
+def mend(world: World) -> Callable[[Engine], bool]:
+    def work(engine: Engine) -> bool:
+        world.mend(engine.context)
+        return True
+
+    return work
+
+
+def writes(call: Call) -> bool:
+    """Match a plain write, as that of a decided transaction's values."""
+    return call.method == "write"
+
+
+def put(world: World, *keys: Key, value: bytes = b"1") -> None:
+    world.engine().commit([Mutation(key, value) for key in keys])
+
+
+def putting(world: World, *keys: Key, value: bytes = b"1", **options: Any) -> Puppet[Committed]:
+    mutations = [Mutation(key, value) for key in keys]
+    return Puppet(world, lambda engine: engine.commit(mutations), **options)
+
+
+def die(
+    world: World, match: Match, *request: Any, applied: frozenset[int] | None = NONE
+) -> FaultyStore:
+    """Let a client commit, and die at the first call that matches."""
+    engine, store = world.client(when(match, Fault(applied, Reply.CRASH)))
+    with pytest.raises(Crash):
+        engine.commit(*request)
+    return store
+
+
+def decide(owner: Puppet[Any]) -> None:
+    """Let it go on to its decision, and make it."""
+    owner.until(asks_for(Status.ASSERTED))
+    owner.step()
+
+
+def both_committed(*results: object) -> bool:
+    return all(isinstance(result, Committed) for result in results)
+
+
+def alternate(clients: Sequence[Puppet[Any]]) -> list[object]:
+    """Let clients make one call each in turn, until all have ended."""
+    while any([client.step() for client in clients]):
+        pass
+    return [client.finish() for client in clients]
+
+
+def values(cells: Mapping[Key, Cell | None]) -> list[bytes | None]:
+    return [None if cell is None else cell.value for cell in cells.values()]
+
+
+def seen(engine: Engine, *keys: Key) -> list[bool]:
+    return [cell is not None for cell in engine.read(keys).values()]
+
+
+def ahead(clock: ManualClock, by_ms: int = 5000) -> ManualClock:
+    return ManualClock(clock.wall_ms() + by_ms)
+
+
+class Block(Puppet[bool]):
+    """A block that found no items, and writes one key. It commits when the puppet is moved."""
+
+    def __init__(self, world: World, written: Key, faults: Plan = faultless) -> None:
+        super().__init__(world, self._end, faults=faults, policy=ONE_ATTEMPT, by_row=True)
+        self.block = self.engine.transaction().__enter__()
+        assert not self.block.scan(prefix=ITEM)
+        self.block.put(written, b"1")
+
+    def _end(self, engine: Engine) -> bool:
+        try:
+            self.block.__exit__(None, None, None)
+        except ConflictError:
+            return False
+        return True
