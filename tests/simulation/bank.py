@@ -203,7 +203,9 @@ def _judge_reply(
     if isinstance(result, Committed):
         if result.repeated:
             logs_of_token = [logs[a.log] for a in attempts if a.once == attempt.once]
-            (log,) = [cell for cell in logs_of_token if cell is not None]
+            there = [cell for cell in logs_of_token if cell is not None]
+            assert len(there) == 1, f"{attempt} is repeated, and there are {there}"
+            (log,) = there
         assert log is not None, f"a reported commit is missing: {attempt}"
         assert log.timestamp == result.timestamp, f"{attempt} is stored at {log.timestamp}"
     elif isinstance(result, CommitOutcomeUnknown):

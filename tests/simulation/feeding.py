@@ -15,7 +15,7 @@ from itertools import pairwise
 from unittest.mock import patch
 
 from tests.simulation import schedule as schedule_module
-from tests.simulation.schedule import Schedule
+from tests.simulation.schedule import FINDINGS, Schedule
 from tests.simulation.scheduler import ActorClock, Network
 from tests.simulation.world import TRANSACTIONS
 from txn import Engine, Key, StoreError
@@ -149,5 +149,5 @@ def run_feeds(seeds: Iterable[int], protocol: ProtocolName = "six-phase") -> Non
     for seed in seeds:
         try:
             FeedSchedule(seed, protocol).run()
-        except Exception as error:
+        except FINDINGS as error:
             raise AssertionError(f"{error} in FeedSchedule({seed}, {protocol!r})") from error

@@ -5,7 +5,7 @@ failure says how to run its seed again."""
 from __future__ import annotations
 
 from tests.history.simulated import run_history, run_snapshots
-from tests.simulation.schedule import Schedule, Trace, replay_line
+from tests.simulation.schedule import FINDINGS, Schedule, Trace, replay_line
 from txn.protocol.statuses import ProtocolName
 
 HISTORY_EACH = 10
@@ -25,6 +25,6 @@ def run_chunk(seeds: range, protocol: ProtocolName = "six-phase") -> str | None:
     for seed in seeds:
         try:
             run(seed, protocol=protocol)
-        except Exception as error:  # noqa: BLE001 - whatever it is, it is to be told
+        except FINDINGS as error:
             return f"{error}\n{replay_line(seed, protocol)}"
     return None

@@ -306,7 +306,8 @@ def without_tags(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def marker_not_asserted(request: Request, marker: Key, transaction: bytes) -> Request:
-    return replace(request, mutations=(*request.mutations, Mutation(marker, transaction)))
+    mutations = (*request.mutations, Mutation(marker, transaction))
+    return replace(request, mutations=mutations, once=None)
 
 
 def delete_plainly(context: Context, held: Collection[Guarded], ours: bytes) -> None:
