@@ -330,7 +330,7 @@ def test_what_was_put_is_not_put_again(
 @with_and_without
 @pytest.mark.parametrize("late", ["a repeat", "a paused helper"])
 def test_markers_live_as_long_as_a_request_may(rule: bool, late: str) -> None:
-    """T1's put lands once more, after T2 has deleted the key and a compaction dropped its marker."""
+    """T1's put lands again, after T2 has deleted the key and a compaction dropped the marker."""
     world = World()
     both = frozenset({0, 1})
     client, store = world.client(when(writes, Fault(NONE, Reply.CRASH, late=both)))

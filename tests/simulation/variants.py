@@ -1,8 +1,8 @@
-"""The protocol with one safeguard taken out, for the tests that show what it is for."""
+"""The protocols with one safeguard taken out, for the tests that show what it is for."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import replace
 from functools import partial
@@ -11,37 +11,40 @@ from typing import Any
 
 import pytest
 
-from recovery import fsck as fsck_module
-from txn import Cell, ConflictError, Key, Mutation
+from recovery import fsck
+from txn import Cell, ConflictError, Key, Mutation, OptimisticTransaction
 from txn.errors import TableUnavailable
 from txn.model import Check, Edit
-from txn.protocol import commit as commit_module
-from txn.protocol import context as context_module
-from txn.protocol import fenced as fenced_module
-from txn.protocol import locks as locks_module
-from txn.protocol import prepare as prepare_module
-from txn.protocol import ranges
-from txn.protocol import recovery as recovery_module
-from txn.protocol import six_phase as six_phase_module
-from txn.protocol import transaction as transaction_module
+from txn.protocol import (
+    children,
+    commit,
+    fenced,
+    locks,
+    prepare,
+    ranges,
+    recovery,
+    row,
+    six_phase,
+    transaction,
+)
 from txn.protocol.codec import Plan, encode_plan
-from txn.protocol.context import Context
-from txn.protocol.locks import Contention
+from txn.protocol.context import Context, call_store
+from txn.protocol.locks import Contention, FencedLock, make_assertion_error, read_lock
 from txn.protocol.retire import Guarded
-from txn.protocol.row import FREE, column, read_rows, status_key
-from txn.protocol.statuses import COMMITTED, Status
-from txn.protocol.transaction import Transaction
-from txn.reading import snapshot as snapshot_module
+from txn.protocol.row import FREE, TransactionRow, column, read_rows, status_key
+from txn.protocol.statuses import COMMITTED, FENCED, PROTOCOLS, Status
+from txn.protocol.transaction import PendingCommit, Transaction, advance
+from txn.reading import snapshot
 from txn.request import Request
 
+Patch = pytest.MonkeyPatch
+
 Cells = dict[Key, Cell | None]
-step_compared = transaction_module.advance
+step_compared = transaction.advance
 
 
-def patch_steps(
-    monkeypatch: pytest.MonkeyPatch, step: Callable[..., object], *more: ModuleType
-) -> None:
-    for module in (six_phase_module, commit_module, transaction_module, *more):
+def patch_steps(monkeypatch: Patch, step: Callable[..., object], *more: ModuleType) -> None:
+    for module in (six_phase, commit, transaction, *more):
         monkeypatch.setattr(module, "advance", step)
 
 
@@ -49,11 +52,11 @@ def step_plainly(
     context: Context,
     transactions: Sequence[Transaction],
     new: Status,
-    cells: Callable[[Transaction], transaction_module.Cells] | None = None,
+    cells: Callable[[Transaction], transaction.Cells] | None = None,
     *,
     durable: bool = False,
     unsent: Context | None = None,
-    send: transaction_module.Send | None = None,
+    send: transaction.Send | None = None,
     now_ms: int | None = None,
 ) -> list[Transaction]:
     """Step statuses by plain puts at the client's time; only the decision compares."""
@@ -76,29 +79,29 @@ def step_plainly(
 
 def hold_reading_first(context: Context, transactions: Sequence[Transaction]) -> list[Transaction]:
     """The look under the locks, before the change to 1-LOCKED, which the protocol allows."""
-    cells = context.store.read(six_phase_module.list_cells(transactions))
-    six_phase_module.advance(context, transactions, Status.LOCKED)
-    live = transaction_module.fail_aborted(transactions, Status.LOCKED)
+    cells = context.store.read(six_phase.list_cells(transactions))
+    six_phase.advance(context, transactions, Status.LOCKED)
+    live = transaction.fail_aborted(transactions, Status.LOCKED)
     for t in live:
-        t.failure = six_phase_module.judge_cells(context, t, cells, {})
+        t.failure = six_phase.judge_cells(context, t, cells, {})
     return [t for t in live if t.failure is None]
 
 
-def free_without_poison(monkeypatch: pytest.MonkeyPatch) -> None:
-    for module in (recovery_module, fsck_module):
+def free_without_poison(monkeypatch: Patch) -> None:
+    for module in (recovery, fsck):
         monkeypatch.setattr(module, "poison", lambda context, row_key: True)
 
 
-def poison_plainly(monkeypatch: pytest.MonkeyPatch) -> None:
+def poison_plainly(monkeypatch: Patch) -> None:
     def put_poison(context: Context, t: Transaction) -> bool:
-        reason = column(context.table, t.row_key, b"reason"), recovery_module.POISONED.encode()
-        step = transaction_module.make_step(context, t, Status.ABORTED, [reason])
-        transaction_module.call_store(
+        reason = column(context.table, t.row_key, b"reason"), recovery.POISONED.encode()
+        step = transaction.make_step(context, t, Status.ABORTED, [reason])
+        transaction.call_store(
             context, lambda: context.store.check_and_put([step._replace(expected=None)])
         )
         return True
 
-    for module in (recovery_module, fsck_module):
+    for module in (recovery, fsck):
         monkeypatch.setattr(module, "poison", put_poison)
 
 
@@ -109,23 +112,23 @@ def look_before_the_step(
     patient: bool,
 ) -> list[Transaction]:
     live = choose_lock(patient)(context, transactions, contention)
-    live = prepare_module.validate(context, live, contention, [])
-    return six_phase_module.assert_under_locks(context, live)
+    live = prepare.validate(context, live, contention, [])
+    return six_phase.assert_under_locks(context, live)
 
 
 def choose_lock(patient: bool) -> Callable[..., list[Transaction]]:
-    return six_phase_module.lock_in_order if patient else six_phase_module.lock_at_once
+    return six_phase.lock_in_order if patient else six_phase.lock_at_once
 
 
-def believe_what_was_read(patch: pytest.MonkeyPatch) -> None:
+def believe_what_was_read(patch: Patch) -> None:
     def believe(
         context: object, transactions: Sequence[Transaction], *_: object
     ) -> Sequence[Transaction]:
         return transactions
 
-    for module in (fenced_module, six_phase_module):
+    for module in (fenced, six_phase):
         patch.setattr(module, "validate", believe)
-    patch.setattr(six_phase_module, "find_locked", lambda t, cells: None)
+    patch.setattr(six_phase, "find_locked", lambda t, cells: None)
 
 
 def forget_what_is_left(digest: ranges.Digest, cells: Mapping[Key, Cell]) -> None:
@@ -136,10 +139,8 @@ def believe(
     context: Context, transactions: Sequence[Transaction], unsent: Context | None = None
 ) -> list[Transaction]:
     for t in transactions:
-        decision = transaction_module.make_step(context, t, Status.ASSERTED, plan_of(context, t))
-        (decided,) = context_module.call_store(
-            context, partial(context.store.check_and_put, [decision])
-        )
+        decision = transaction.make_step(context, t, Status.ASSERTED, plan_of(context, t))
+        (decided,) = call_store(context, partial(context.store.check_and_put, [decision]))
         if decided:
             t.status = Status.ASSERTED
         else:
@@ -147,7 +148,7 @@ def believe(
     return [t for t in transactions if t.failure is None]
 
 
-def plan_of(context: Context, t: Transaction) -> transaction_module.Cells:
+def plan_of(context: Context, t: Transaction) -> transaction.Cells:
     return [(column(context.table, t.row_key, b"plan"), encode_plan(t.decided))]
 
 
@@ -158,7 +159,7 @@ def decide_as_any_other_call(
     before = {Status.WRITTEN if context.rules.locks_rows else Status.LOCKED}
     fail_undone([t for t in transactions if t.status not in before])
     due = [t for t in transactions if t.failure is None]
-    transaction_module.advance(context, due, Status.ASSERTED, lambda t: plan_of(context, t))
+    transaction.advance(context, due, Status.ASSERTED, lambda t: plan_of(context, t))
     fail_undone([t for t in due if t.status is None or t.status.is_undecided])
     return [t for t in due if t.failure is None]
 
@@ -169,7 +170,7 @@ def fail_undone(transactions: Sequence[Transaction]) -> None:
 
 
 def put_what_can_be_put(context: Context, transactions: Sequence[Transaction]) -> list[Transaction]:
-    put = six_phase_module.put_values
+    put = six_phase.put_values
     with suppress(TableUnavailable):
         return put(context, transactions)
     for t in transactions:
@@ -184,39 +185,39 @@ def clean_what_can_be_cleaned(
     context: Context, transactions: Sequence[Transaction]
 ) -> list[Transaction]:
     behind = [t for t in transactions if t.status is Status.ASSERTED]
-    transaction_module.advance_with(context, behind, Status.PUT, ())
+    transaction.advance_with(context, behind, Status.PUT, ())
     for t in transactions:
         for mutation in t.request.mutations:
             with suppress(TableUnavailable):
-                six_phase_module.clean_tags(context, [replace(t, request=Request((mutation,)))])
+                six_phase.clean_tags(context, [replace(t, request=Request((mutation,)))])
     return list(transactions)
 
 
-def leave_values_out(monkeypatch: pytest.MonkeyPatch) -> None:
+def leave_values_out(monkeypatch: Patch) -> None:
     forward = (
         (Status.ASSERTED, put_what_can_be_put),
         (Status.PUT, clean_what_can_be_cleaned),
-        six_phase_module.FORWARD[-1],
+        six_phase.FORWARD[-1],
     )
-    monkeypatch.setattr(six_phase_module, "FORWARD", forward)
+    monkeypatch.setattr(six_phase, "FORWARD", forward)
 
 
-def unlock_with_put(monkeypatch: pytest.MonkeyPatch) -> None:
-    advance_with = six_phase_module.advance_with
+def unlock_with_put(monkeypatch: Patch) -> None:
+    advance_with = six_phase.advance_with
 
     def advance_and_unlock(
         context: Context, transactions: Sequence[Transaction], new: Status, checks: Sequence[Check]
     ) -> None:
         if new is Status.PUT:
             held = [(lock, Cell(t.row_key, 0)) for lock, t in locks_of(transactions)]
-            checks = [*checks, *(locks_module.make_release(lock, cell) for lock, cell in held)]
+            checks = [*checks, *(locks.make_release(lock, cell) for lock, cell in held)]
         advance_with(context, transactions, new, checks)
 
-    monkeypatch.setattr(six_phase_module, "advance_with", advance_and_unlock)
+    monkeypatch.setattr(six_phase, "advance_with", advance_and_unlock)
 
 
 def tell_what_fails(
-    context: Context, name: str, work: recovery_module.Finish, transactions: Sequence[Transaction]
+    context: Context, name: str, work: recovery.Finish, transactions: Sequence[Transaction]
 ) -> None:
     if transactions:
         work(context, transactions)
@@ -248,18 +249,18 @@ def unlock_whole_rows(context: Context, transactions: Sequence[Transaction]) -> 
         context.store.check_and_put(merged)
 
 
-def set_unlock(monkeypatch: pytest.MonkeyPatch, work: recovery_module.Finish) -> None:
+def set_unlock(monkeypatch: Patch, work: recovery.Finish) -> None:
     def step_and_unlock(context: Context, transactions: Sequence[Transaction]) -> None:
         behind = [t for t in transactions if t.status is Status.PUT]
-        transaction_module.advance_with(context, behind, Status.CLEANING, ())
+        transaction.advance_with(context, behind, Status.CLEANING, ())
         work(context, transactions)
 
-    *others, (status, _) = six_phase_module.FORWARD
-    monkeypatch.setattr(six_phase_module, "FORWARD", (*others, (status, step_and_unlock)))
-    monkeypatch.setattr(six_phase_module, "release_key_locks", step_and_unlock)
+    *others, (status, _) = six_phase.FORWARD
+    monkeypatch.setattr(six_phase, "FORWARD", (*others, (status, step_and_unlock)))
+    monkeypatch.setattr(six_phase, "release_key_locks", step_and_unlock)
 
 
-def trust_all_decided(key: Key, look: snapshot_module.Observation) -> Cell | None:
+def trust_all_decided(key: Key, look: snapshot.Observation) -> Cell | None:
     lock = look.cells[key.lock]
     holder = look.rows.get(lock.value) if lock else None
     if holder and holder.status in COMMITTED and holder.buffer and holder.plan:
@@ -273,19 +274,17 @@ def look_once(context: Context, keys: list[Key]) -> Cells:
     first = context.store.read([cell for key in keys for cell in (key, key.lock, key.tag)])
     holders = {cell.value for key in keys if (cell := first[key.lock]) and cell.value}
     rows = read_rows(context, holders) if holders else {}
-    look = snapshot_module.Observation(context.rules, first, rows)
-    return {key: snapshot_module.value_of(key, look) for key in keys}
+    look = snapshot.Observation(context.rules, first, rows)
+    return {key: snapshot.value_of(key, look) for key in keys}
 
 
 def was_undecided(context: Context, holder: bytes, cells: Cells) -> bool:
     status = cells[status_key(context.table, holder)]
-    return status is not None and status.value in snapshot_module.UNDECIDED
+    return status is not None and status.value in snapshot.UNDECIDED
 
 
-def without(
-    monkeypatch: pytest.MonkeyPatch, forget: Callable[[Transaction, Cells], dict[Key, None]]
-) -> None:
-    verdict = six_phase_module.judge_cells
+def without(monkeypatch: Patch, forget: Callable[[Transaction, Cells], dict[Key, None]]) -> None:
+    verdict = six_phase.judge_cells
 
     def partial_verdict(
         context: Context, t: Any, cells: Cells, stamps: Mapping[Key, Any], **options: bool
@@ -298,10 +297,10 @@ def without(
             t.plan = replace(t.decided, timestamp=newest + 1)
         return failure
 
-    monkeypatch.setattr(six_phase_module, "judge_cells", partial_verdict)
+    monkeypatch.setattr(six_phase, "judge_cells", partial_verdict)
 
 
-def without_tags(monkeypatch: pytest.MonkeyPatch) -> None:
+def without_tags(monkeypatch: Patch) -> None:
     without(monkeypatch, lambda t, cells: {key.tag: None for key in t.keys})
 
 
@@ -324,3 +323,234 @@ def mark_at_the_lock(context: Context, held: Collection[Guarded], ours: bytes) -
         deletes = tuple(Edit(name, None, cell.timestamp) for name, cell in cells if cell)
         checks.append(Check(lock, ours, edits=deletes))
     context.store.check_and_put(checks)
+
+
+# ------------------------------------------------------------------------ the fenced protocol
+
+
+def count_nothing(patch: Patch) -> None:
+    patch.setattr(FencedLock, "take", lambda lock, holder: b"1@" + holder)
+
+
+def count_back_in_aborts(patch: Patch, above: int = 0) -> None:
+    def make_release(lock: Key, cell: Cell) -> Check:
+        free = read_lock(lock, cell).undo_take()
+        return Check(lock, cell.value, edits=(Edit(lock, free, cell.timestamp + above),))
+
+    patch.setattr(locks, "make_release", make_release)
+
+
+def choose_the_time(patch: Patch, choose: Callable[[Context, PendingCommit], int]) -> None:
+    def raise_timestamps(context: Context, transactions: Iterable[PendingCommit]) -> None:
+        for t in transactions:
+            t.timestamp = max(t.timestamp, choose(context, t))
+
+    patch.setattr(fenced, "raise_timestamps", raise_timestamps)
+
+
+def time_of_values(context: Context, t: PendingCommit) -> int:
+    newest = max((cell.timestamp for cell in t.seen.values() if cell), default=0)
+    return max(context.clock.wall_ms(), newest + 1)
+
+
+def finish_without_looking(patch: Patch) -> None:
+    patch.setattr(fenced, "_is_sure", lambda t, now_ms: True)
+
+
+def finish_late_without_looking(patch: Patch) -> None:
+    patch.setattr(
+        fenced,
+        "_is_sure",
+        lambda t, now_ms: t.decided_ms is not None,
+    )
+
+
+def trust_what_is_read(patch: Patch) -> None:
+    patch.setattr(fenced, "_is_sure", lambda t, now_ms: isinstance(t, PendingCommit))
+
+
+def set_forward(patch: Patch, work: Callable[..., object]) -> None:
+    patch.setattr(fenced, "FORWARD", ((Status.ASSERTED, work),))
+
+
+def unlock_before_values(patch: Patch) -> None:
+    def put_and_release(context: Context, transactions: Sequence[Transaction]) -> None:
+        for t in transactions:
+            at = t.decided.timestamp
+            for lock, held in zip(t.lock_cells, t.decided.locks, strict=True):
+                free = read_lock(lock, Cell(held, at)).give_back()
+                context.store.write([Edit(lock, free, at + 1)])
+            for _, own in fenced.list_edits(t, at):
+                context.store.write(own)
+
+    set_forward(patch, put_and_release)
+
+
+def complete_first(patch: Patch) -> None:
+    finish = fenced.put_and_release
+
+    def tell_and_finish(context: Context, transactions: Sequence[Transaction]) -> None:
+        transaction.advance(context, transactions, Status.COMPLETE)
+        finish(context, transactions)
+        for t in transactions:
+            t.status = Status.ASSERTED
+
+    set_forward(patch, tell_and_finish)
+
+
+def decide_plainly(patch: Patch) -> None:
+    unconditional = FENCED.unconditional | {(Status.WRITTEN, Status.ASSERTED)}
+    patch.setitem(PROTOCOLS, "fenced", replace(FENCED, unconditional=unconditional))
+
+
+def believe_in_every_lock(patch: Patch) -> None:
+    def request(context: Context, wanted: Sequence[fenced.LockOf]) -> list[fenced.LockOf]:
+        checks = []
+        for t, lock in wanted:
+            t.held.add(lock)
+            found = t.found[lock]
+            edit = Edit(lock, fenced._take(t, lock), t.timestamp)
+            checks.append(Check(lock, found.value if found else FREE, edits=(edit,)))
+        prepare.write_rows(context, [t for t, _ in wanted], checks)
+        return []
+
+    patch.setattr(fenced, "_request_locks", request)
+
+
+def put_at_the_servers_time(patch: Patch) -> None:
+    make_step = transaction.make_step
+
+    def at_any_time(
+        context: Context,
+        t: Transaction,
+        new: Status,
+        cells: transaction.Cells,
+    ) -> Check:
+        step = make_step(context, t, new, cells)
+        if new not in {status for _, status in context.rules.unconditional}:
+            return step
+        return step._replace(edits=tuple(edit._replace(timestamp=None) for edit in step.edits))
+
+    patch.setattr(transaction, "make_step", at_any_time)
+
+
+def poison_at_the_servers_time(patch: Patch) -> None:
+    make_step = transaction.make_step
+
+    def poison_at_any_time(
+        context: Context,
+        t: Transaction,
+        new: Status,
+        cells: transaction.Cells,
+    ) -> Check:
+        step = make_step(context, t, new, cells)
+        if t.status is not None or new is not Status.ABORTED:
+            return step
+        return step._replace(edits=tuple(edit._replace(timestamp=None) for edit in step.edits))
+
+    patch.setattr(transaction, "make_step", poison_at_any_time)
+
+
+def look_at_locks_once(patch: Patch) -> None:
+    def look(context: Context, keys: Sequence[Key]) -> tuple[dict[Key, Cell | None], bool]:
+        locks = list(dict.fromkeys(key.row_lock for key in keys))
+        return context.store.read([*keys, *locks]), True
+
+    patch.setattr(snapshot, "read_by_counts", look)
+
+
+def fail_at_the_first_look(patch: Patch) -> None:
+    def confirm(context: Context, doubtful: Sequence[PendingCommit]) -> None:
+        for t in doubtful:
+            lost = fenced.find_failed(t)
+            assert lost is not None
+            t.failure = make_assertion_error(t, lost)
+
+    patch.setattr(fenced, "_confirm", confirm)
+
+
+def free_the_undecided(patch: Patch) -> None:
+    patch.setattr(recovery.Resolver, "_is_abandoned", lambda *args: True)
+    patch.setattr(recovery, "_end_holder", lambda context, row: row.status is Status.WRITTEN)
+
+
+def free_what_is_there(patch: Patch) -> None:
+    release_locks = locks.release_locks
+
+    def free_now(context: Context, locks: dict[Key, Cell]) -> bool:
+        cells = context.store.read(list(locks))
+        return release_locks(context, {lock: cell for lock, cell in cells.items() if cell})
+
+    for module in ("recovery", "fenced"):
+        patch.setattr(f"txn.protocol.{module}.release_locks", free_now)
+
+
+def judge_never_again(patch: Patch) -> None:
+    patch.setattr(fenced, "_judge_locked", lambda t: None)
+
+
+def bring_all_that_was_read(patch: Patch) -> None:
+    read_keys = OptimisticTransaction._read_keys
+
+    def read_and_know(block: OptimisticTransaction, keys: Sequence[Key]) -> None:
+        read_keys(block, keys)
+        block._known = {**block._read, **block._known}
+
+    patch.setattr(OptimisticTransaction, "_read_keys", read_and_know)
+
+
+def wait_in_any_order(patch: Patch) -> None:
+    patch.setattr(fenced, "sorted", list, raising=False)
+
+
+# ------------------------------------------------------------------------------- in parts
+
+
+def _put_plan_plainly(
+    context: Context, transactions: Sequence[PendingCommit], new: Status, cells: Any
+) -> Sequence[PendingCommit]:
+    for t in transactions:
+        if t.status is not new:
+            return advance(context, transactions, new, cells)
+        context.store.write([Edit(key, value, None) for key, value in cells(t)])
+    return transactions
+
+
+def _ask_no_transaction(context: Context, holder: bytes, cells: Any) -> bool:
+    status, _ = (cells[sign] for sign in snapshot._signs(context, [holder])[:2])
+    return status is not None and status.value in snapshot.UNDECIDED
+
+
+def _list_seen(context: Context, parent: TransactionRow) -> Iterator[TransactionRow]:
+    found = recovery._list_children(context, parent.row_key)
+    return (row.follow(each, parent) for each in found)
+
+
+PARTS_RULES: dict[str, Callable[[Patch], None]] = {
+    "a part aborts alone": lambda patch: patch.setattr(
+        recovery, "_abort_parents", lambda context, parts, reason: {t.row_key for t in parts}
+    ),
+    "all parts are counted": lambda patch: patch.setattr(
+        row, "_is_counted", lambda part, whole: True
+    ),
+    "parts are not finished first": lambda patch: patch.setattr(
+        recovery, "finish_children", lambda context, transactions: None
+    ),
+    "a plan is put plainly": lambda patch: patch.setattr(children, "advance", _put_plan_plainly),
+    "a part is undecided while it says so": lambda patch: patch.setattr(
+        snapshot, "_was_undecided", _ask_no_transaction
+    ),
+    "an absent transaction is not poisoned": lambda patch: patch.setattr(
+        recovery, "poison", lambda context, t: True
+    ),
+    "parts are not counted": lambda patch: patch.setattr(
+        recovery, "list_decided_children", _list_seen
+    ),
+    "a lost part is over": lambda patch: patch.setattr(row, "NEVER_DECIDED", ()),
+    "an own lock is a rival's": lambda patch: patch.setattr(
+        fenced, "_undo_take", lambda t, lock, cell: cell
+    ),
+    "a part is read once": lambda patch: patch.setattr(
+        row, "_is_early", lambda context, row_key, found: False
+    ),
+}
