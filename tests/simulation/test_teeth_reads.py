@@ -64,7 +64,6 @@ from txn.reading.instants import Instant, LaterChanges, Placement, find_instant,
 from txn.spans import Span
 from txn.testing.faulty import Call, Crash, Fault, Reply
 
-
 pytestmark = pytest.mark.usefixtures("rows_for_all")
 
 
