@@ -17,14 +17,7 @@ from unittest.mock import patch
 from recovery import check, repair_all
 from tests.simulation.bank import Bank, judge
 from tests.simulation.breaking import deliver_all
-from tests.simulation.parted import (
-    Forgetful,
-    Part,
-    mislead,
-    purge_one,
-    split_request,
-    write_task,
-)
+from tests.simulation.parted import Forgetful, Part, mislead, purge_one, split_request, write_task
 from tests.simulation.regions import Region, RegionStore, divide_by_hash
 from tests.simulation.scheduler import ActorClock, Network, Scheduler
 from tests.simulation.telling import told

@@ -103,11 +103,7 @@ def test_an_abort_counts_too(rule: str, monkeypatch: Patch) -> None:
     assert is_held(world) is (rule == "without")
 
 
-def choose_the_clocks_time(patch: Patch) -> None:
-    variants.choose_the_time(patch, lambda context, t: context.clock.wall_ms())
-
-
-@without(choose_the_clocks_time)
+@without(variants.choose_the_clocks_time)
 def test_a_value_lands_above_what_was_read(rule: bool) -> None:
     """T1's clock is ahead. T2, by its own clock alone, puts its value below T1's."""
     world = World(protocol="fenced")
@@ -116,7 +112,7 @@ def test_a_value_lands_above_what_was_read(rule: bool) -> None:
     assert world.values([X]) == {X: b"2" if rule else b"1"}
 
 
-@without(lambda patch: variants.choose_the_time(patch, variants.time_of_values))
+@without(variants.choose_the_values_time)
 def test_a_lock_lands_above_the_lock_before_it(rule: bool) -> None:
     """T1's clock is ahead, and it deletes: there is no value to see, only its lock. A lock below
     that one does not show, and neither does a value below the marker."""

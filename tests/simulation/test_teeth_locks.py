@@ -360,7 +360,9 @@ def test_the_empty_tag_tells_when_a_deleted_cell_changed(rule: bool) -> None:
 
 
 def forget_locks_and_tags(patch: Patch) -> None:
-    variants.without(patch, lambda t, cells: {c: None for k in t.keys for c in (k.lock, k.tag)})
+    variants.forget_cells(
+        patch, lambda t, cells: {c: None for k in t.keys for c in (k.lock, k.tag)}
+    )
 
 
 @without(forget_locks_and_tags)
@@ -372,7 +374,7 @@ def test_a_commit_lies_above_locks_and_tags(rule: bool) -> None:
     assert world.values([X]) == {X: b"3" if rule else None}
 
 
-@without(lambda patch: variants.without(patch, lambda t, cells: dict.fromkeys(cells)))
+@without(lambda patch: variants.forget_cells(patch, lambda t, cells: dict.fromkeys(cells)))
 def test_a_late_put_lands_below_what_came_later(rule: bool) -> None:
     """Values are written without a condition, since each commit on a key lies above the last."""
     world = World()

@@ -9,24 +9,12 @@ from functools import partial
 from types import ModuleType
 from typing import Any
 
-import pytest
-
 from recovery import fsck
+from tests.simulation.teeth import Patch, set_name
 from txn import Cell, ConflictError, Key, Mutation, OptimisticTransaction
 from txn.errors import TableUnavailable
 from txn.model import Check, Edit
-from txn.protocol import (
-    children,
-    commit,
-    fenced,
-    locks,
-    prepare,
-    ranges,
-    recovery,
-    row,
-    six_phase,
-    transaction,
-)
+from txn.protocol import commit, fenced, locks, prepare, recovery, row, six_phase, transaction
 from txn.protocol.codec import Plan, encode_plan
 from txn.protocol.context import Context, call_store
 from txn.protocol.locks import Contention, FencedLock, make_assertion_error, read_lock
@@ -37,15 +25,13 @@ from txn.protocol.transaction import PendingCommit, Transaction, advance
 from txn.reading import snapshot
 from txn.request import Request
 
-Patch = pytest.MonkeyPatch
-
 Cells = dict[Key, Cell | None]
 step_compared = transaction.advance
 
 
-def patch_steps(monkeypatch: Patch, step: Callable[..., object], *more: ModuleType) -> None:
+def patch_steps(patch: Patch, step: Callable[..., object], *more: ModuleType) -> None:
     for module in (six_phase, commit, transaction, *more):
-        monkeypatch.setattr(module, "advance", step)
+        patch.setattr(module, "advance", step)
 
 
 def step_plainly(
@@ -87,12 +73,12 @@ def hold_reading_first(context: Context, transactions: Sequence[Transaction]) ->
     return [t for t in live if t.failure is None]
 
 
-def free_without_poison(monkeypatch: Patch) -> None:
+def free_without_poison(patch: Patch) -> None:
     for module in (recovery, fsck):
-        monkeypatch.setattr(module, "poison", lambda context, row_key: True)
+        patch.setattr(module, "poison", lambda context, row_key: True)
 
 
-def poison_plainly(monkeypatch: Patch) -> None:
+def poison_plainly(patch: Patch) -> None:
     def put_poison(context: Context, t: Transaction) -> bool:
         reason = column(context.table, t.row_key, b"reason"), recovery.POISONED.encode()
         step = transaction.make_step(context, t, Status.ABORTED, [reason])
@@ -102,22 +88,16 @@ def poison_plainly(monkeypatch: Patch) -> None:
         return True
 
     for module in (recovery, fsck):
-        monkeypatch.setattr(module, "poison", put_poison)
+        patch.setattr(module, "poison", put_poison)
 
 
 def look_before_the_step(
-    context: Context,
-    transactions: Sequence[Transaction],
-    contention: Contention,
-    patient: bool,
+    context: Context, transactions: Sequence[Transaction], contention: Contention, patient: bool
 ) -> list[Transaction]:
-    live = choose_lock(patient)(context, transactions, contention)
+    take_locks = six_phase.lock_in_order if patient else six_phase.lock_at_once
+    live = take_locks(context, transactions, contention)
     live = prepare.validate(context, live, contention, [])
     return six_phase.assert_under_locks(context, live)
-
-
-def choose_lock(patient: bool) -> Callable[..., list[Transaction]]:
-    return six_phase.lock_in_order if patient else six_phase.lock_at_once
 
 
 def believe_what_was_read(patch: Patch) -> None:
@@ -131,8 +111,8 @@ def believe_what_was_read(patch: Patch) -> None:
     patch.setattr(six_phase, "find_locked", lambda t, cells: None)
 
 
-def forget_what_is_left(digest: ranges.Digest, cells: Mapping[Key, Cell]) -> None:
-    pass
+def forget_what_is_left(digest: object, cells: object) -> None:
+    """Keep nothing of the cells that deleted keys have left."""
 
 
 def believe(
@@ -193,16 +173,16 @@ def clean_what_can_be_cleaned(
     return list(transactions)
 
 
-def leave_values_out(monkeypatch: Patch) -> None:
+def leave_values_out(patch: Patch) -> None:
     forward = (
         (Status.ASSERTED, put_what_can_be_put),
         (Status.PUT, clean_what_can_be_cleaned),
         six_phase.FORWARD[-1],
     )
-    monkeypatch.setattr(six_phase, "FORWARD", forward)
+    patch.setattr(six_phase, "FORWARD", forward)
 
 
-def unlock_with_put(monkeypatch: Patch) -> None:
+def unlock_with_put(patch: Patch) -> None:
     advance_with = six_phase.advance_with
 
     def advance_and_unlock(
@@ -213,7 +193,7 @@ def unlock_with_put(monkeypatch: Patch) -> None:
             checks = [*checks, *(locks.make_release(lock, cell) for lock, cell in held)]
         advance_with(context, transactions, new, checks)
 
-    monkeypatch.setattr(six_phase, "advance_with", advance_and_unlock)
+    patch.setattr(six_phase, "advance_with", advance_and_unlock)
 
 
 def tell_what_fails(
@@ -249,15 +229,15 @@ def unlock_whole_rows(context: Context, transactions: Sequence[Transaction]) -> 
         context.store.check_and_put(merged)
 
 
-def set_unlock(monkeypatch: Patch, work: recovery.Finish) -> None:
+def set_unlock(patch: Patch, work: recovery.Finish) -> None:
     def step_and_unlock(context: Context, transactions: Sequence[Transaction]) -> None:
         behind = [t for t in transactions if t.status is Status.PUT]
         transaction.advance_with(context, behind, Status.CLEANING, ())
         work(context, transactions)
 
     *others, (status, _) = six_phase.FORWARD
-    monkeypatch.setattr(six_phase, "FORWARD", (*others, (status, step_and_unlock)))
-    monkeypatch.setattr(six_phase, "release_key_locks", step_and_unlock)
+    patch.setattr(six_phase, "FORWARD", (*others, (status, step_and_unlock)))
+    patch.setattr(six_phase, "release_key_locks", step_and_unlock)
 
 
 def trust_all_decided(key: Key, look: snapshot.Observation) -> Cell | None:
@@ -283,7 +263,7 @@ def was_undecided(context: Context, holder: bytes, cells: Cells) -> bool:
     return status is not None and status.value in snapshot.UNDECIDED
 
 
-def without(monkeypatch: Patch, forget: Callable[[Transaction, Cells], dict[Key, None]]) -> None:
+def forget_cells(patch: Patch, forget: Callable[[Transaction, Cells], dict[Key, None]]) -> None:
     verdict = six_phase.judge_cells
 
     def partial_verdict(
@@ -297,11 +277,11 @@ def without(monkeypatch: Patch, forget: Callable[[Transaction, Cells], dict[Key,
             t.plan = replace(t.decided, timestamp=newest + 1)
         return failure
 
-    monkeypatch.setattr(six_phase, "judge_cells", partial_verdict)
+    patch.setattr(six_phase, "judge_cells", partial_verdict)
 
 
-def without_tags(monkeypatch: Patch) -> None:
-    without(monkeypatch, lambda t, cells: {key.tag: None for key in t.keys})
+def without_tags(patch: Patch) -> None:
+    forget_cells(patch, lambda t, cells: {key.tag: None for key in t.keys})
 
 
 def marker_not_asserted(request: Request, marker: Key, transaction: bytes) -> Request:
@@ -348,9 +328,18 @@ def choose_the_time(patch: Patch, choose: Callable[[Context, PendingCommit], int
     patch.setattr(fenced, "raise_timestamps", raise_timestamps)
 
 
-def time_of_values(context: Context, t: PendingCommit) -> int:
-    newest = max((cell.timestamp for cell in t.seen.values() if cell), default=0)
-    return max(context.clock.wall_ms(), newest + 1)
+def choose_the_clocks_time(patch: Patch) -> None:
+    choose_the_time(patch, lambda context, t: context.clock.wall_ms())
+
+
+def choose_the_values_time(patch: Patch) -> None:
+    """Lie above the clock and the values, whatever the locks say."""
+
+    def time_of_values(context: Context, t: PendingCommit) -> int:
+        newest = max((cell.timestamp for cell in t.seen.values() if cell), default=0)
+        return max(context.clock.wall_ms(), newest + 1)
+
+    choose_the_time(patch, time_of_values)
 
 
 def finish_without_looking(patch: Patch) -> None:
@@ -358,11 +347,7 @@ def finish_without_looking(patch: Patch) -> None:
 
 
 def finish_late_without_looking(patch: Patch) -> None:
-    patch.setattr(
-        fenced,
-        "_is_sure",
-        lambda t, now_ms: t.decided_ms is not None,
-    )
+    patch.setattr(fenced, "_is_sure", lambda t, now_ms: t.decided_ms is not None)
 
 
 def trust_what_is_read(patch: Patch) -> None:
@@ -418,37 +403,25 @@ def believe_in_every_lock(patch: Patch) -> None:
 
 
 def put_at_the_servers_time(patch: Patch) -> None:
-    make_step = transaction.make_step
-
-    def at_any_time(
-        context: Context,
-        t: Transaction,
-        new: Status,
-        cells: transaction.Cells,
-    ) -> Check:
-        step = make_step(context, t, new, cells)
-        if new not in {status for _, status in context.rules.unconditional}:
-            return step
-        return step._replace(edits=tuple(edit._replace(timestamp=None) for edit in step.edits))
-
-    patch.setattr(transaction, "make_step", at_any_time)
+    """Let statuses that are put, not compared, have the server's time."""
+    unconditional = {status for _, status in FENCED.unconditional}
+    leave_times_out(patch, lambda t, new: new in unconditional)
 
 
 def poison_at_the_servers_time(patch: Patch) -> None:
+    leave_times_out(patch, lambda t, new: t.status is None and new is Status.ABORTED)
+
+
+def leave_times_out(patch: Patch, concerns: Callable[[Transaction, Status], bool]) -> None:
     make_step = transaction.make_step
 
-    def poison_at_any_time(
-        context: Context,
-        t: Transaction,
-        new: Status,
-        cells: transaction.Cells,
-    ) -> Check:
+    def make(context: Context, t: Transaction, new: Status, cells: transaction.Cells) -> Check:
         step = make_step(context, t, new, cells)
-        if t.status is not None or new is not Status.ABORTED:
+        if not concerns(t, new):
             return step
         return step._replace(edits=tuple(edit._replace(timestamp=None) for edit in step.edits))
 
-    patch.setattr(transaction, "make_step", poison_at_any_time)
+    patch.setattr(transaction, "make_step", make)
 
 
 def look_at_locks_once(patch: Patch) -> None:
@@ -499,10 +472,6 @@ def bring_all_that_was_read(patch: Patch) -> None:
     patch.setattr(OptimisticTransaction, "_read_keys", read_and_know)
 
 
-def wait_in_any_order(patch: Patch) -> None:
-    patch.setattr(fenced, "sorted", list, raising=False)
-
-
 # ------------------------------------------------------------------------------- in parts
 
 
@@ -526,31 +495,26 @@ def _list_seen(context: Context, parent: TransactionRow) -> Iterator[Transaction
     return (row.follow(each, parent) for each in found)
 
 
-PARTS_RULES: dict[str, Callable[[Patch], None]] = {
-    "a part aborts alone": lambda patch: patch.setattr(
-        recovery, "_abort_parents", lambda context, parts, reason: {t.row_key for t in parts}
+PARTS_RULES = {
+    "a part aborts alone": set_name(
+        "protocol.recovery._abort_parents",
+        lambda context, parts, reason: {t.row_key for t in parts},
     ),
-    "all parts are counted": lambda patch: patch.setattr(
-        row, "_is_counted", lambda part, whole: True
+    "all parts are counted": set_name("protocol.row._is_counted", lambda part, whole: True),
+    "parts are not finished first": set_name(
+        "protocol.recovery.finish_children", lambda context, transactions: None
     ),
-    "parts are not finished first": lambda patch: patch.setattr(
-        recovery, "finish_children", lambda context, transactions: None
+    "a plan is put plainly": set_name("protocol.children.advance", _put_plan_plainly),
+    "a part is undecided while it says so": set_name(
+        "reading.snapshot._was_undecided", _ask_no_transaction
     ),
-    "a plan is put plainly": lambda patch: patch.setattr(children, "advance", _put_plan_plainly),
-    "a part is undecided while it says so": lambda patch: patch.setattr(
-        snapshot, "_was_undecided", _ask_no_transaction
+    "an absent transaction is not poisoned": set_name(
+        "protocol.recovery.poison", lambda context, t: True
     ),
-    "an absent transaction is not poisoned": lambda patch: patch.setattr(
-        recovery, "poison", lambda context, t: True
-    ),
-    "parts are not counted": lambda patch: patch.setattr(
-        recovery, "list_decided_children", _list_seen
-    ),
-    "a lost part is over": lambda patch: patch.setattr(row, "NEVER_DECIDED", ()),
-    "an own lock is a rival's": lambda patch: patch.setattr(
-        fenced, "_undo_take", lambda t, lock, cell: cell
-    ),
-    "a part is read once": lambda patch: patch.setattr(
-        row, "_is_early", lambda context, row_key, found: False
+    "parts are not counted": set_name("protocol.recovery.list_decided_children", _list_seen),
+    "a lost part is over": set_name("protocol.row.NEVER_DECIDED", ()),
+    "an own lock is a rival's": set_name("protocol.fenced._undo_take", lambda t, lock, cell: cell),
+    "a part is read once": set_name(
+        "protocol.row._is_early", lambda context, row_key, found: False
     ),
 }

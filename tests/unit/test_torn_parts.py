@@ -8,7 +8,7 @@ from collections.abc import Callable
 import pytest
 
 from tests.simulation.puppets import Puppet, checks, puts
-from tests.simulation.variants_parts import PARTS_RULES
+from tests.simulation.variants import PARTS_RULES
 from tests.simulation.world import World, key
 from txn import AbortedError, Cell, CorruptRowError, Engine, Exact, Key, Mutation
 from txn.client.parts import PartsClient
