@@ -1,10 +1,13 @@
 """Every way in which one client can stop, be misinformed, or be repeated late.
 
 Each test goes through all the calls of the store that a transaction makes, and through the items of
-each batch. What must hold afterwards is in `breaking`.
+each batch. What must hold afterwards is in `breaking`. Of transactions in parts, which make many
+calls, some tests try each second or third point only.
 """
 
 from __future__ import annotations
+
+from collections.abc import Iterator
 
 import pytest
 
@@ -12,64 +15,77 @@ from tests.simulation.breaking import (
     CHANGING,
     NONE,
     STAGES,
+    Run,
+    Stage,
     deliver_all,
     faults,
     faults_together,
     follow,
     late_parts,
     live_on,
+    reach,
     run,
     stop_fsck,
     verify,
 )
 from tests.simulation.shapes import BY_NAME, FENCED, PARTED, SHAPES, Shape
-from txn import Committed
-from txn.errors import AssertionFailedError
-from txn.testing.faulty import Call, Fault, Reply
+from tests.simulation.world import OneCell, key
+from txn import AssertionFailedError, CommitOutcomeUnknown, Committed, MaybeApplied, NotApplied
+from txn.clock import ManualClock
+from txn.model import Check, Family
+from txn.stores import open_store
+from txn.testing.faulty import Call, Fault, FaultyStore, Reply, at
 
-pytestmark = [pytest.mark.slow, pytest.mark.usefixtures("rows_for_all")]
-
+pytestmark = pytest.mark.slow
+with_rows = pytest.mark.usefixtures("rows_for_all")
 every_shape = pytest.mark.parametrize("shape", [*SHAPES, *FENCED], ids=str)
 also_in_parts = pytest.mark.parametrize("shape", [*SHAPES, *FENCED, *PARTED], ids=str)
 six_phases = pytest.mark.parametrize("shape", SHAPES, ids=str)
+alone = pytest.mark.parametrize("shape", [s for s in FENCED if s.is_alone], ids=str)
 
 
+def points(shape: Shape, call: Call, last: int) -> Iterator[int | Stage]:
+    """Yield the calls that follow this one, and the stages after them."""
+    yield from range(call.number + 1, last + 1, 3 if shape.in_parts else 1)
+    yield from STAGES
+
+
+@with_rows
 @also_in_parts
 def test_an_undisturbed_transaction_does_what_it_says(shape: Shape) -> None:
     done = run(shape)
-    if shape.holds:
-        assert isinstance(done.result, Committed)
-    else:
-        assert isinstance(done.result, AssertionFailedError)
+    assert isinstance(done.result, Committed if shape.holds else AssertionFailedError)
     assert not done.world.leftovers()
     live_on(done)
 
 
+@with_rows
 @also_in_parts
 def test_any_call_may_fail_or_be_the_last(shape: Shape) -> None:
-    """A client dies, or is told too little, at every call and within every batch: after fsck the
-    transaction is there as a whole or not at all, and its client was not lied to."""
+    """After fsck it is there as a whole or not at all, and its client was not lied to."""
     for call in run(shape).calls:
         for fault in faults(call):
             live_on(run(shape, {call.number: fault}))
 
 
+@with_rows
 @six_phases
 def test_the_same_where_a_checked_write_carries_one_cell(shape: Shape) -> None:
-    """Such a transport sends a buffer and its status one after the other: whatever comes between,
-    the status is never there without the buffer or the plan."""
+    """Whatever comes between, the status is never there without the buffer or the plan."""
     calls = run(shape, one_cell=True).calls
     for call in calls:
         for fault in faults(call):
             live_on(run(shape, {call.number: fault}, one_cell=True))
         for late in late_parts(call):
-            for point in (*range(call.number + 1, len(calls) + 1), *STAGES):
+            for point in points(shape, call, len(calls)):
                 again = {call.number: Fault(late=late)}
                 live_on(run(shape, again, point, one_cell=True), point)
 
 
+@with_rows
 @six_phases
 def test_the_same_where_the_look_under_the_locks_comes_first(shape: Shape) -> None:
+    """It may overlap the step to 1-LOCKED: whoever aborts in between makes that step fail."""
     calls = run(shape, reads_early=True).calls
     assert [call.method for call in calls[1:3]] == ["read", "check_and_put"]
     for call in calls:
@@ -77,6 +93,7 @@ def test_the_same_where_the_look_under_the_locks_comes_first(shape: Shape) -> No
             live_on(run(shape, {call.number: fault}, reads_early=True))
 
 
+@with_rows
 @every_shape
 def test_the_same_where_it_is_one_local_transaction(shape: Shape) -> None:
     calls = run(shape, atomic=True).calls
@@ -93,26 +110,20 @@ def test_the_same_where_it_is_one_local_transaction(shape: Shape) -> None:
         live_on(broken)
 
 
-@every_shape
-def test_one_that_commits_in_one_local_transaction_finishes_what_another_left(shape: Shape) -> None:
-    for call in run(shape).calls:
-        for fault in faults(call):
-            broken = run(shape, {call.number: fault})
-            expected = follow(broken, atomic=True)
-            broken.world.mend()
-            assert broken.world.values(expected) == expected
-
-
-@every_shape
+@with_rows
+@also_in_parts
 def test_a_reader_sees_all_or_nothing_of_what_a_client_left(shape: Shape) -> None:
-    """Readers do not wait for fsck: what they see of a half-done transaction is what it will be."""
+    """What they see of a half-done transaction is what it will be. Readers wait only for one that
+    may have validated, and abort it once its lock TTL is over."""
     for call in run(shape).calls:
         for fault in faults(call):
             broken = run(shape, {call.number: fault})
             reader = broken.world.engine()
             began_ms = broken.world.clock.monotonic_ms()
             seen = reader.read(shape.keys)
-            if not shape.validate:
+            scanned = {k: c for row in reader.scan() for k, c in row.cells.items()}
+            assert {k: c for k, c in seen.items() if c} == {k: scanned[k] for k in seen if seen[k]}
+            if not shape.validate and not shape.in_parts:
                 assert broken.world.clock.monotonic_ms() == began_ms
             broken.world.mend()
             if not shape.validate:  # the reader may have poisoned it: then nobody knows
@@ -121,76 +132,85 @@ def test_a_reader_sees_all_or_nothing_of_what_a_client_left(shape: Shape) -> Non
             assert broken.world.values(shape.keys) in (shape.before, shape.after)
 
 
+@with_rows
+@pytest.mark.parametrize("atomic", [False, True])
 @also_in_parts
-def test_the_next_client_finishes_what_one_left(shape: Shape) -> None:
+def test_the_next_client_finishes_what_one_left(shape: Shape, atomic: bool) -> None:
+    """Whoever meets the locks of a dead client gets on without an operator, also one that commits
+    in one local transaction, and then goes step by step itself."""
     for call in run(shape).calls:
         for fault in faults(call):
             broken = run(shape, {call.number: fault})
-            expected = follow(broken)
+            expected = follow(broken, atomic=atomic)
             broken.world.mend()
             assert broken.world.values(expected) == expected
 
 
-@every_shape
+@with_rows
+@also_in_parts
 def test_any_write_may_happen_again_at_any_later_point(shape: Shape) -> None:
-    """A gateway repeats requests for minutes: every item, at every later point, also after fsck
-    and after a second transaction."""
+    """A gateway repeats requests for minutes, also after fsck and a second transaction."""
     calls = run(shape).calls
     for call in calls:
         for late in late_parts(call):
-            for point in (*range(call.number + 1, len(calls) + 1), *STAGES):
-                again = {call.number: Fault(late=late)}
-                live_on(run(shape, again, point), point)
+            for point in points(shape, call, len(calls)):
+                live_on(run(shape, {call.number: Fault(late=late)}, point), point)
 
 
-@every_shape
+@with_rows
+@also_in_parts
 def test_any_write_may_happen_only_later(shape: Shape) -> None:
+    """A request whose reply was lost may still be on its way, whether its client goes on or not."""
     calls = run(shape).calls
     for call in calls:
         for late in late_parts(call):
             rest = frozenset(range(len(call.items))) - late
-            for reply in (Reply.MAYBE_APPLIED, Reply.CRASH):
+            for reply in (Reply.CRASH,) if shape.in_parts else (Reply.MAYBE_APPLIED, Reply.CRASH):
                 delayed = {call.number: Fault(applied=rest, reply=reply, late=late)}
-                for point in (*range(call.number + 1, len(calls) + 3), *STAGES):
+                for point in points(shape, call, len(calls) + 2 * (not shape.in_parts)):
                     live_on(run(shape, delayed, point), point)
 
 
-@every_shape
+@with_rows
+@also_in_parts
 def test_what_a_dead_client_wrote_may_happen_again(shape: Shape) -> None:
+    """The client dies later than the request that is repeated: every pair of the two."""
     calls = run(shape).calls
     for call in calls:
         if call.method not in CHANGING:
             continue
         again = {call.number: Fault(late=frozenset(range(len(call.items))))}
-        for last in range(call.number + 1, len(calls) + 1):
-            for applied in (None, NONE):
+        for last in range(call.number + 1, len(calls) + 1, 2 if shape.in_parts else 1):
+            for applied in (None,) if shape.in_parts else (None, NONE):
                 crash = {last: Fault(applied=applied, reply=Reply.CRASH)}
                 for stage in STAGES:
                     live_on(run(shape, again | crash, stage), stage)
 
 
-@every_shape
+@with_rows
+@also_in_parts
 def test_fsck_may_be_stopped_at_any_call(shape: Shape) -> None:
-    """Operators stop fsck, and machines stop operators: another fsck finishes the work."""
+    """Another fsck finishes the work. A client that dies while it reads leaves what it left at the
+    call before."""
     calls = run(shape).calls
     for call in calls:
         if call.method not in CHANGING and call is not calls[-1]:
             continue
-        for applied in (None, NONE):
+        for applied in (NONE,) if shape.in_parts else (None, NONE):
             fault = {call.number: Fault(applied=applied, reply=Reply.CRASH)}
             number, stopped = 0, True
             while stopped:
                 number += 1
                 broken = run(shape, fault)
-                stopped = stop_fsck(broken.world, number, applied)
+                stopped = stop_fsck(broken.world, number, None if shape.in_parts else applied)
                 live_on(broken)
 
 
+@with_rows
 @every_shape
 @pytest.mark.parametrize("applied", [None, NONE], ids=["applied", "lost"])
 def test_the_store_may_go_away_at_any_call(shape: Shape, applied: frozenset[int] | None) -> None:
-    """From some call on nothing is answered any more: the client gives up after a bounded number
-    of tries, and what it says is true."""
+    """The client gives up after a bounded number of tries, and what it says is true."""
     calls = run(shape).calls
     for first in range(1, len(calls) + 1):
         away = {
@@ -204,17 +224,11 @@ def test_the_store_may_go_away_at_any_call(shape: Shape, applied: frozenset[int]
         live_on(run(shape, refused))
 
 
-@pytest.mark.parametrize(
-    "name",
-    [
-        "two rows, asserted",
-        "false assertion",
-        "once",
-        "fenced, two rows, asserted",
-        "fenced, false assertion",
-        "fenced, once",
-    ],
-)
+TWICE = ("two rows, asserted", "false assertion", "once")
+
+
+@with_rows
+@pytest.mark.parametrize("name", [*TWICE, *(f"fenced, {name}" for name in TWICE)])
 def test_any_two_calls_may_fail(name: str) -> None:
     """The second fault hits what the first one has set going: reads after a lost reply, releases
     after an abort."""
@@ -230,15 +244,76 @@ def test_any_two_calls_may_fail(name: str) -> None:
 
 
 def coarse(call: Call) -> list[Fault]:
-    return [fault for fault in faults(call) if fault.applied in (None, NONE, _all(call))]
-
-
-def _all(call: Call) -> frozenset[int]:
-    return frozenset(range(len(call.items)))
+    """Return the faults of a call without those that apply a part of its items."""
+    everything = frozenset(range(len(call.items)))
+    return [fault for fault in faults(call) if fault.applied in (None, NONE, everything)]
 
 
 def test_a_repeat_in_flight_is_delivered_once() -> None:
+    """The exploration above relies on it: what was delivered is no longer in flight."""
     done = run(SHAPES[0], {1: Fault(late=frozenset({0}))})
     assert len(done.store.in_flight) == 1
     deliver_all(done.store)
     assert not done.store.in_flight
+
+
+@pytest.mark.parametrize(
+    ("refused", "expected"), [(1, NotApplied), (2, MaybeApplied), (3, MaybeApplied)]
+)
+def test_a_transport_of_single_cells_denies_nothing_that_has_happened(
+    refused: int, expected: type[Exception]
+) -> None:
+    inner = open_store("memory://", ManualClock())
+    inner.ensure_table(b"data", {b"d": Family()})
+    fault = Fault(applied=NONE, reply=Reply.NOT_APPLIED)
+    store = OneCell(FaultyStore(inner, at({refused: fault})))
+    checks = [Check(each, b"", ((each, b"1"),)) for each in (key("x"), key("x").tag)]
+    with pytest.raises(expected):
+        store.check_and_read(checks, [key("x")])
+
+
+# ----------------------------------------------------------- what commits without a row is alone
+
+
+@alone
+def test_what_is_alone_makes_two_calls(shape: Shape) -> None:
+    done = run(shape)
+    assert isinstance(done.result, Committed)
+    assert [call.method for call in done.calls] == ["read", "check_and_put"]
+    assert len(done.world.rows()) == 1  # of what was there before
+
+
+@alone
+def test_what_is_alone_is_whole_by_itself(shape: Shape) -> None:
+    """There is nobody to finish or to undo what its client did."""
+    for call in run(shape).calls:
+        for fault in faults(call):
+            broken = run(shape, {call.number: fault})
+            assert not broken.world.leftovers()
+            verify_alone(broken)
+            follow(broken)
+
+
+@alone
+def test_what_is_alone_may_come_late_once_more(shape: Shape) -> None:
+    """Whatever came meanwhile stays: the lock that it compares has counted on."""
+    calls = run(shape).calls
+    for call in calls:
+        for late in late_parts(call):
+            for point in points(shape, call, len(calls)):
+                again = run(shape, {call.number: Fault(late=late)}, point)
+                reach(again, "ended", point)
+                reach(again, "mended", point)
+                verify_alone(again)
+                expected = follow(again)
+                reach(again, "followed", point)
+                assert again.world.values(expected) == expected
+
+
+def verify_alone(broken: Run) -> None:
+    values, shape = broken.world.values(broken.shape.keys), broken.shape
+    assert values in (shape.before, shape.after)
+    if isinstance(broken.result, Committed):
+        assert values == shape.after
+    elif broken.result is not None and not isinstance(broken.result, CommitOutcomeUnknown):
+        assert values == shape.before, "an error says that nothing happened"
