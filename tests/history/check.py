@@ -59,9 +59,6 @@ def _check(account: Account) -> list[Anomaly]:
     return [*account.anomalies, *(_worst(known, graph.subgraph(part)) for known, part in parts)]
 
 
-# --------------------------------------------------------------------------------------- edges
-
-
 def dependencies(account: Account) -> Iterator[Dependency]:
     writers = account.writers
     readers: dict[tuple[str, Value], list[tuple[Transaction, Edge]]] = defaultdict(list)
@@ -98,9 +95,6 @@ def _moments(happened: Iterable[Transaction]) -> Iterator[tuple[Node, Node]]:
             moment += 1
         else:
             yield moment, t
-
-
-# -------------------------------------------------------------------------------------- cycles
 
 
 def _worst(known: Dependencies, part: nx.DiGraph) -> Anomaly:

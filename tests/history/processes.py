@@ -126,9 +126,6 @@ def keys(epoch: int, seed: int) -> list[Key]:
     return [Key(f"{seed}-{epoch}-{i // 2}", "d", f"v{i}", TABLE) for i in range(KEYS)]
 
 
-# --------------------------------------------------------------------------------- the crew
-
-
 class _Client(NamedTuple):
     process: subprocess.Popen[bytes]
     history: Path
@@ -191,9 +188,6 @@ def _crew(plan: Plan) -> Iterator[_Crew]:
         crew = _Crew(plan, stack)
         yield crew
         crew.end()
-
-
-# ------------------------------------------------------------------------------ one process
 
 
 def main() -> None:

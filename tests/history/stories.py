@@ -132,8 +132,6 @@ class Session:
             self._end(Ending.UNKNOWN, None)
             return False
 
-    # ------------------------------------------------------------------------------- details
-
     def _cells(self, engine: Engine, keys: Sequence[Key]) -> Mapping[Key, Cell | None]:
         if self._block is not None:
             return {key: _undated(value) for key, value in self._block.get_many(keys).items()}

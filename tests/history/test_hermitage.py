@@ -177,9 +177,6 @@ def skewed_by_phantoms(level: Level) -> Story:
     return story
 
 
-# ------------------------------------------------------------------------------- G0: write cycles
-
-
 MANY = {RAW: {Kind.G_SINGLE}, READ: {Kind.G_SINGLE}}
 ANOMALIES: dict[str, tuple[Callable[[Level], Story], dict[Level, set[Kind]]]] = {
     "G0": (write_cycle, {}),

@@ -207,9 +207,6 @@ def _replaced(t: Transaction) -> Iterator[Succession]:
         current[event.key] = event.value
 
 
-# ------------------------------------------------------------------------------- deletions
-
-
 class Gap(NamedTuple):
     """A time in which a key had no value: since a deletion (None: from the first), until a version
     was written (None: nobody knows of one)."""

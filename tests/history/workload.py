@@ -194,8 +194,6 @@ class Work:
     def some(self, keys: Sequence[Key]) -> list[Key]:
         return self.rng.sample(keys, self.rng.randint(1, min(3, len(keys))))
 
-    # ------------------------------------------------------------------------------- details
-
     def _met(self, t: OptimisticTransaction) -> tuple[list[Read], Cells]:
         events: list[Read] = []
         cells: dict[Key, Cell | None] = {}

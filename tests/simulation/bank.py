@@ -177,9 +177,6 @@ def balance(cell: Cell | None) -> int:
     return 0 if cell is None else int(cell.value)
 
 
-# ------------------------------------------------------------------------------- the judgement
-
-
 def judge(bank: Bank, stored: Balances, outcome: Callable[[bytes], str]) -> None:
     """Check the record against what is stored in the end. outcome: what is known of a transaction,
     by its row key."""

@@ -206,8 +206,6 @@ class Schedule:
             self._lose_tail(region)
         self._end(calm)
 
-    # ------------------------------------------------------------------------------- actors
-
     def _tasks(self) -> list[deque[Task]]:
         random, bank = self.random, self.bank
         queues: list[deque[Task]] = [deque() for _ in range(self.weather.clients)]
@@ -403,8 +401,6 @@ class Schedule:
                 with suppress(TableUnavailable):
                     store.deliver(store.in_flight.index(late))
 
-    # -------------------------------------------------------------------------------- clients
-
     def _engine(self, name: str, *, faults: bool = True) -> Engine:
         offset_ms = self.random.randint(-300, 300) if self.weather.clocks_jump else 0
         clock = ActorClock(self.scheduler, offset_ms)
@@ -464,8 +460,6 @@ class Schedule:
 
     def _step(self) -> int:
         return self.scheduler.steps
-
-    # ------------------------------------------------------------------------------ the end
 
     def _end(self, calm: Engine) -> None:
         mend(self.memory, calm.context)

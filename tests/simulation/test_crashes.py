@@ -272,9 +272,6 @@ def test_a_transport_of_single_cells_denies_nothing_that_has_happened(
         store.check_and_read(checks, [key("x")])
 
 
-# ----------------------------------------------------------- what commits without a row is alone
-
-
 @alone
 def test_what_is_alone_makes_two_calls(shape: Shape) -> None:
     done = run(shape)

@@ -257,9 +257,6 @@ def test_poison_compares(rule: bool, protocol: ProtocolName) -> None:
             world.mend()
 
 
-# ------------------------------------------------------------------------------ the decision
-
-
 @without("protocol.commit.decide", variants.believe)
 def test_a_no_to_the_decision_is_read_and_not_believed(rule: bool) -> None:
     """The gateway has sent the request a second time, which answers "no"."""
@@ -330,9 +327,6 @@ def test_the_status_is_the_last_cell_of_its_row(rule: bool, monkeypatch: Patch) 
     die(world, lambda call: puts_plan(call) or asks_for(Status.ASSERTED)(call), *ADD, applied=None)
     monkeypatch.undo()
     judge_recovered(world, rule, b"0")
-
-
-# ------------------------------------------------------------------------- fsck and outcomes
 
 
 def retain_from_the_beginning(patch: Patch) -> None:
@@ -454,9 +448,6 @@ def test_a_poisoned_row_is_unknown_and_not_aborted(
         assert isinstance(result, Committed)
         known = world.engine().outcome(row_key)
         assert known is (Outcome.UNKNOWN if rule else Outcome.ABORTED)
-
-
-# ---------------------------------------------------------------------------------- resolving
 
 
 def take_unreadable_rows_for_finished(patch: Patch) -> None:

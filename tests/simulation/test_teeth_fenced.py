@@ -166,9 +166,6 @@ def test_a_retry_has_a_row_key_of_its_own(rule: bool) -> None:
     assert world.values([status]) == {status: b"5-COMPLETE" if rule else b"7-ABORTED"}
 
 
-# ------------------------------------------------------------------------------ finishing
-
-
 def delete_past(world: World) -> None:
     """Let others finish what was decided, delete the key, and drop the marker."""
     world.mend()
@@ -249,9 +246,6 @@ def test_complete_is_said_after_all_is_put(rule: bool) -> None:
     assert world.values([X]) == {X: b"1" if rule else b"0"}
 
 
-# ------------------------------------------------------------------------ rows and decisions
-
-
 @without(variants.poison_at_the_servers_time)
 def test_poison_lies_above_the_row(rule: bool) -> None:
     """T1's clock is ahead, and its lock arrives before its row. T2 poisons the row. At the server's
@@ -282,9 +276,6 @@ def test_every_lock_has_to_be_had(rule: bool) -> None:
     first = Puppet(world, add)
     first.until(counts(X))
     assert both_committed(add(world.engine()), first.finish()) is not rule
-
-
-# -------------------------------------------------------------------------- meeting a lock
 
 
 @with_and_without
@@ -345,9 +336,6 @@ def test_a_lock_is_read_before_the_row_of_its_holder(rule: str, monkeypatch: Pat
     if rule == "without":
         free_without_poison(monkeypatch)
     assert both_committed(add(world.engine()), first.finish()) is (rule == "without")
-
-
-# ------------------------------------------------------------------------- what is evaluated
 
 
 @without(variants.fail_at_the_first_look)

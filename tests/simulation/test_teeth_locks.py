@@ -197,9 +197,6 @@ def test_a_lock_is_never_older_than_the_unlock_before_it(rule: bool) -> None:
     assert two_can_hold(world, X) is not rule
 
 
-# ------------------------------------------------------------------------------- how to wait
-
-
 def wait_always(patch: Patch) -> None:
     lock = fenced.take_row_locks
     patch.setattr(six_phase, "lock_at_once", six_phase.lock_in_order)
@@ -281,9 +278,6 @@ def test_leases_are_measured_on_a_clock_that_does_not_jump(rule: bool) -> None:
     for _ in range(20):
         waiting.step()
     assert world.rows()[0].status is (Status.LOCKED if rule else Status.ABORTED)
-
-
-# --------------------------------------------------------------------------------- timestamps
 
 
 def start_over(*works: Callable[..., object]) -> recovery.Finish:
@@ -398,9 +392,6 @@ def test_a_cell_from_the_future_is_refused(rule: bool) -> None:
             engine.commit([Mutation(X, b"1")])
     else:
         assert engine.commit([Mutation(X, b"1")]).timestamp > world.clock.wall_ms() + year_ms
-
-
-# ----------------------------------------------------------------------------------- retiring
 
 
 def retire(engine: Engine, retention_ms: int = KEEP_DELETES_MS) -> bool:

@@ -92,9 +92,6 @@ def row_of_holder(world: PowerWorld, key: Key) -> Key:
     return status_key(TRANSACTIONS, *holders)
 
 
-# ------------------------------------------------------------------------- what may be deferred
-
-
 SIX_PHASE: dict[str, Kind] = {
     "0-WRITTEN": is_step_to(Status.WRITTEN),
     "1-LOCKED": is_step_to(Status.LOCKED),
@@ -215,9 +212,6 @@ def test_nothing_else_is_deferred(protocol: ProtocolName) -> None:
         assert isinstance(world.engine().commit_many([REPLACE])[0], Committed)
         world.mend()
     assert found == set(SETS[protocol])
-
-
-# ------------------------------------------------------------------------ what must not be deferred
 
 
 FOREIGN = pytest.raises(AssertionError, match="foreign-")

@@ -137,9 +137,6 @@ def test_holders_are_looked_at_twice(rule: bool, protocol: ProtocolName) -> None
     assert found == ({X: b"1", Y: b"1"} if rule else {earlier: b"0", later: b"1"})
 
 
-# ------------------------------------------------------------------------------------- ranges
-
-
 @without("protocol.prepare.find_phantom", lambda *_: None)
 def test_ranges_are_looked_at_under_the_locks(rule: bool) -> None:
     """Two blocks find a range empty, and each adds to it: one of them must not."""
@@ -257,9 +254,6 @@ def test_a_block_that_comes_between_two_looks_is_waited_for() -> None:
     assert not block.finish()
 
 
-# ----------------------------------------------------------------------------- validated keys
-
-
 @without(believe_what_was_read)
 @both_protocols
 def test_two_that_validate_what_the_other_writes(protocol: ProtocolName, rule: bool) -> None:
@@ -361,9 +355,6 @@ def test_a_fenced_key_is_as_it_was_when_it_was_read(rule: bool) -> None:
     one.until(asks_for(Status.WRITTEN))
     put(world, A)
     assert one.finish() is not rule
-
-
-# ---------------------------------------------------------------------------------- snapshots
 
 
 K = key("k")

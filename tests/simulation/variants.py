@@ -305,9 +305,6 @@ def mark_at_the_lock(context: Context, held: Collection[Guarded], ours: bytes) -
     context.store.check_and_put(checks)
 
 
-# ------------------------------------------------------------------------ the fenced protocol
-
-
 def count_nothing(patch: Patch) -> None:
     patch.setattr(FencedLock, "take", lambda lock, holder: b"1@" + holder)
 
@@ -470,9 +467,6 @@ def bring_all_that_was_read(patch: Patch) -> None:
         block._known = {**block._read, **block._known}
 
     patch.setattr(OptimisticTransaction, "_read_keys", read_and_know)
-
-
-# ------------------------------------------------------------------------------- in parts
 
 
 def _put_plan_plainly(
