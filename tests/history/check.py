@@ -1,13 +1,6 @@
-"""Whether a history is strictly serialisable: `check_lists(history)`, `check_registers(history)`.
-
-Each transaction is a node. An edge leads from a version's writer to its readers (wr) and to the
-writer of the next version (ww), from its readers to that one (rw; prw where a scan did not find the
-key), and from whatever ended to all that began afterwards (rt). Strictly serialisable is: no cycle.
-Each group of transactions that are bound together by cycles is reported once, as the worst that is
-in it, by a shortest cycle.
-
-After Adya, "Weak Consistency" (1999), and Kingsbury and Alvaro, "Elle" (2020).
-"""
+"""Whether a history is strictly serialisable: whether the graph of its transactions has no cycle.
+Each group that cycles bind together is reported once, as the worst that is in it, by a shortest
+cycle. After Adya, "Weak Consistency" (1999), and Kingsbury and Alvaro, "Elle" (2020)."""
 
 from __future__ import annotations
 

@@ -1,9 +1,6 @@
-"""Client processes that are killed, and the history that they leave: `run(...)`.
-
-`python -m tests.history.processes ROLE MODEL NAME SEED FOLDER URI TRANSACTIONS` is one of them.
-Writers write, and read; readers look without the protocol. The keys change several times a second,
-for all at once, so that lists stay short; all processes share the machine's monotonic clock.
-"""
+"""Client processes that are killed, and the history that they leave. Writers write, and read;
+readers look without the protocol. The keys change several times a second, so that lists stay
+short."""
 
 from __future__ import annotations
 

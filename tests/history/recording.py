@@ -1,11 +1,5 @@
-"""How clients write their history down while they make it, and how it is read back.
-
-A transaction has two lines: one before the store hears of it, and one when its client knows how it
-ended. So a killed client has told all; what lacks its second line is of unknown ending.
-
-    {"name", "start", "events": [[kind, key, value, timestamp or null], ...]}
-    {"name", "end", "ending": "committed" | "aborted" | "unknown", "at": commit timestamp or null}
-"""
+"""How clients write their history down, and how it is read back. A transaction has two lines: one
+before the store hears of it, and one when its client knows how it ended."""
 
 from __future__ import annotations
 

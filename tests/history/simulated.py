@@ -1,8 +1,5 @@
-"""The simulation's schedules with histories instead of a bank: same clients, faults and clocks.
-
-Readers may be raw: they then read as a plain client of HBase does, which the protocol makes no
-promises to. What transactions read is always by the protocol.
-"""
+"""The simulation's schedules with histories instead of a bank. Readers may be raw, as a plain
+client of HBase, to which the protocol makes no promises."""
 
 from __future__ import annotations
 
@@ -175,9 +172,8 @@ LATENESS_MS = 25_000  # as long as a client tries
 
 
 class Snapshots(HistorySchedule):
-    """Readers of the whole table in several tasks, as of an instant that was found before, while a
-    decision is seen later than at the time that it has, and each region has a clock of its own.
-    Listings of transactions take several steps. Each transaction has a row."""
+    """Readers of the whole table in several tasks, as of an instant that was found before. A
+    decision is seen later than at its time, and each region has a clock of its own."""
 
     def __init__(
         self,

@@ -1,9 +1,5 @@
-"""Sessions that take turns as a test has it, and the history that they make.
-
-At each level a session reads in its own way: RAW, a plain client's gets and scans; READ, the
-engine's `read` and `scan`; BLOCK, inside `engine.transaction()`. It writes when it commits, through
-the engine at every level; only a block's commit knows what was read.
-"""
+"""Sessions that take turns as a test has it, and the history that they make. A session writes when
+it commits; only a block's commit knows what was read."""
 
 from __future__ import annotations
 

@@ -1,8 +1,5 @@
-"""The anomalies of Hermitage, told at each level: raw reads, `read`, and transactions.
-
-Each story interleaves sessions so that the anomaly happens if it can; the checker then names
-what it finds. Where a level permits an anomaly, the test shows it.
-"""
+"""The anomalies of Hermitage at each level. Each story interleaves sessions so that the anomaly
+happens if it can; the checker then names what it finds."""
 
 from __future__ import annotations
 

@@ -1,7 +1,4 @@
-"""Histories of real processes on one embedded store, which are killed with SIGKILL.
-
-TXN_HISTORY_KILLS says how many of them at most; `make long` kills more.
-"""
+"""Histories of real processes on one embedded store; TXN_HISTORY_KILLS of them are killed."""
 
 from __future__ import annotations
 

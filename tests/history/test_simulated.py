@@ -1,8 +1,5 @@
 """Histories of simulated clients: nothing against them, unless a safeguard is taken out.
-
-TXN_HISTORIES says how many schedules, `make long` makes twice as many; a failure names its seed,
-which shows it again.
-"""
+TXN_HISTORIES says how many schedules; a failure names its seed."""
 
 from __future__ import annotations
 

@@ -1,8 +1,4 @@
-"""Histories with reads in many tasks, as of one instant: they are strictly serialisable.
-
-Beside clients that fail, decisions that are seen late, and a clock for each region. With a rule
-taken out they are not.
-"""
+"""Histories with reads in many tasks, as of one instant, beside clients that fail."""
 
 from __future__ import annotations
 

@@ -1,10 +1,6 @@
-"""What each transaction saw of the others, and the order of versions that follows from it.
-
-Only what must be so is concluded. Of lists, each read tells the order of all that it contains, and
-what it lacks comes later. Of registers, the order is that of the timestamps where the store gives
-them; else a version comes after the one that its writer had read. Who reads nothing has read the
-first state or some deletion: it counts where only one of them was there while it read.
-"""
+"""What each transaction saw of the others, and the order of versions that follows: only what must
+be so. Who reads nothing has read the first state or some deletion: it counts where only one of them
+was there while it read."""
 
 from __future__ import annotations
 

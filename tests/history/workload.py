@@ -1,9 +1,5 @@
-"""What clients do so that their history says much: reads, and transactions on what they have read.
-
-Few keys, many clients. A transaction asserts the versions that it read, which makes its reads part
-of it; the read before it is a transaction of its own in the history, since `read` is atomic too. So
-is each row of a scan, and all of a snapshot: a scan has read every key of its range, found or not.
-"""
+"""What clients do: reads, and transactions on what they have read. The read before a transaction is
+one of its own in the history, and so is each row of a scan, and all of a snapshot."""
 
 from __future__ import annotations
 

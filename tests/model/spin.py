@@ -1,9 +1,5 @@
-"""Spin on the model in docs/model: find it, compile a world of the model, search all its states.
-
-Spin is the one on PATH, or else Debian's package, unpacked into this user's cache: that needs no
-root, only apt. A C compiler (cc) and its preprocessor (cpp) must be there. A search that did not
-see every state is an error, never a result.
-"""
+"""Spin, from PATH or else Debian's package in this user's cache, which needs no root. A search that
+did not see every state is an error, never a result."""
 
 from __future__ import annotations
 
@@ -35,11 +31,8 @@ class SpinError(Exception):
 
 @dataclass(frozen=True, slots=True)
 class Search:
-    """What a search of one world found.
-
-    states: how many there are, or were searched until a property was violated.
-    violated: the property's name, None where all hold. story: its counterexample.
-    """
+    """What a search found. states: those until a property was violated. violated: its name. story:
+    its counterexample."""
 
     states: int
     seconds: float
@@ -68,12 +61,8 @@ def search(
     shortest: bool = False,
     compressed: bool = False,
 ) -> Search:
-    """Search all states of a world, until one violates a property.
-
-    flags: what to define in the model. only: the property to ask for, by default all of them.
-    shortest: breadth first, for the shortest counterexample. compressed: take half the memory, and
-    half as much time again.
-    """
+    """Search all states of a world, until one violates a property. only: the property to ask for.
+    shortest: breadth first. compressed: in half the memory, and half as much time again."""
     spin = find_spin()
     other = "fenced.pml" if FENCED in flags else MAIN
     main = "instant.pml" if SNAPSHOTS in flags else other

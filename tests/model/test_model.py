@@ -1,7 +1,4 @@
-"""The formal model of the protocol holds in every world, and without a safeguard it does not.
-
-Each world is searched to its last state, so a property holds for every order of the requests.
-"""
+"""The formal model of the protocol holds in every world, and without a safeguard it does not."""
 
 from __future__ import annotations
 

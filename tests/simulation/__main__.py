@@ -1,7 +1,4 @@
-"""`python -m tests.simulation`: as many schedules as one likes, on some processes, with a bar.
-
-Ends with 1 and the line that replays it at the first failure of each process.
-"""
+"""`python -m tests.simulation`: as many schedules as one likes, on some processes, with a bar."""
 
 from __future__ import annotations
 

@@ -1,10 +1,5 @@
-"""Transfers between accounts, a record of all that clients did and were told, and its judgement.
-
-Each attempt also writes a log cell of its own with what it changed, every other one in a table of
-its own, so that afterwards the stored history can be replayed: no update is lost, no attempt
-happens that was reported as failed, none that was reported as committed is missing, and every read
-saw a consistent and recent state.
-"""
+"""Transfers between accounts, and the judgement of what their clients were told. Each attempt also
+writes a log cell with what it changed, so that the stored history can be replayed."""
 
 from __future__ import annotations
 

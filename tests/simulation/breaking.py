@@ -1,7 +1,4 @@
-"""One transaction, broken in one way, and what must hold of it ever after.
-
-A late request arrives before one of the client's later calls, or at one of the stages that follow.
-"""
+"""One transaction, broken in one way, and what must hold of it ever after."""
 
 from __future__ import annotations
 

@@ -1,8 +1,5 @@
-"""Which writes of a client are deferred, as a test has it, and a world whose regions have logs.
-
-A test can so defer what the protocol never would, and defer one write alone. The predicates look at
-one checked write; a plain write is shown to them as one without a condition.
-"""
+"""Which writes are deferred, as a test has it, and a world whose regions have logs. A plain write
+is shown to the predicates as a check without a condition."""
 
 from __future__ import annotations
 

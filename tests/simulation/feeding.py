@@ -1,9 +1,5 @@
-"""Schedules with readers of the change feed beside the clients.
-
-The readers stop anywhere, begin again from what they have noted down, and read parts again. A
-change of status takes its time as on HBase: the server takes the time at the beginning, and
-others see the change at the end.
-"""
+"""Schedules with readers of the change feed, which stop anywhere, and begin again from their notes.
+As on HBase a change of status has the time of its beginning, and is seen at its end."""
 
 from __future__ import annotations
 

@@ -1,7 +1,4 @@
-"""Clients that stop before a call of the store until they are told to go on.
-
-For scenarios that need one exact interleaving: each step of a test says who goes how far.
-"""
+"""Clients that stop before a call of the store until they are told to go on."""
 
 from __future__ import annotations
 

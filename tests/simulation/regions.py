@@ -1,11 +1,6 @@
-"""Tables in memory that are divided into regions, each with a log that a power failure may cut.
-
-A deferred check takes effect at once and for all clients, but is only pending: a crash of its
-region may undo it, together with everything that came after it there. A write that is not deferred
-makes all that is pending in its region durable, and so does `flush`, as a server does after a while
-by itself. Other regions keep what they have. Requests that are in flight arrive after a crash as
-they would without one.
-"""
+"""Tables in memory in regions, each with a log that a power failure may cut. A deferred check takes
+effect at once, and a crash may undo it with all that came after it there; a write that is not
+deferred makes all that is pending in its region durable."""
 
 from __future__ import annotations
 
@@ -48,13 +43,8 @@ class RowCopy(NamedTuple):
 
 
 class RegionStore:
-    """A LocalStore whose regions have logs.
-
-    pending: for each region, a copy of its row before each deferred write that is not durable,
-    oldest first. A write changes nothing outside its row, and every change of a region is either
-    pending or has made all of them durable. So putting back the copies, newest first, gives exactly
-    the state before the oldest of them.
-    """
+    """A LocalStore whose regions have logs. pending: for each region, a copy of its row before each
+    deferred write. Putting them back, newest first, gives the state before the oldest."""
 
     def __init__(self, inner: LocalStore, region_of: Division = divide_by_row) -> None:
         self.features: frozenset[Feature] = inner.features

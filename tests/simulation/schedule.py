@@ -1,8 +1,5 @@
-"""One schedule: two or three clients, readers and fsck on one store, as a seed has it.
-
-The seed decides everything: who does what, who has the next turn, which calls fail and how, what is
-delivered late, and what the clocks say. A schedule that fails says how to run it again.
-"""
+"""One schedule: clients, readers and fsck on one store. The seed decides who does what, who has the
+next turn, which calls fail and how, what is late, and what the clocks say."""
 
 from __future__ import annotations
 
@@ -79,12 +76,10 @@ Trace = Callable[[str], None]
 
 @dataclass(frozen=True, slots=True)
 class Weather:
-    """What a schedule is like. fault_rate: of all calls. crash_rate: of all faults. tables_go: the
-    table of some logs is disabled now and then; atomic: the share of clients that commit in one
-    local transaction where they can; loses_logs: now and then a power failure loses the tail of a
-    region's log; slow_rate: of the changing calls, those whose last piece comes much later than the
-    others; loss_rate: of the faults with late items, those whose items never come. These five make
-    no other draw a different one."""
+    """What a schedule is like. fault_rate: of all calls. crash_rate: of all faults. atomic: the
+    share of clients that commit in one local transaction. slow_rate: of the changing calls, those
+    whose last piece comes much later. loss_rate: of the faults with late items, those whose items
+    never come. The last five make no other draw a different one."""
 
     clients: int
     readers: int

@@ -1,9 +1,5 @@
-"""Actors that take turns at each call of the store, as a seeded random generator has it.
-
-One greenlet each, one clock for all: time passes only when the scheduler lets it, so a schedule is
-the same whenever it is run again with its seed. Every loop of an actor ends in `pause` or `sleep`,
-and a schedule that takes too many steps has somebody in it who waits for ever.
-"""
+"""Actors that take turns at each call of the store, as a seeded generator has it. Time passes only
+when the scheduler lets it; a schedule of too many steps has somebody in it who waits for ever."""
 
 from __future__ import annotations
 
@@ -116,12 +112,9 @@ class ActorClock:
 
 
 class Network:
-    """The way from a client to the store: it takes turns, and batches arrive in pieces.
-
-    The pieces come in any order. Only the cells of one row are read in one instant, or all that are
-    read together with instant_reads. With atomic, what is done together takes one turn. delay_ms:
-    draws by how much the last piece of a changing call is late.
-    """
+    """The way from a client to the store: it takes turns, and batches arrive in pieces, in any
+    order. Cells are read in one instant row by row, or all with instant_reads. delay_ms: draws by
+    how much the last piece of a changing call is late."""
 
     def __init__(
         self,

@@ -1,6 +1,4 @@
-"""Which kind of schedule a seed has: one in ten makes a history, whose transactions must have an
-order, and one in twenty-five a history with snapshots of many readers; the others move money. A
-failure says how to run its seed again."""
+"""Which kind of schedule a seed has: a history, one with snapshots, or one that moves money."""
 
 from __future__ import annotations
 

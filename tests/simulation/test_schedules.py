@@ -1,9 +1,4 @@
-"""Clients, readers and fsck interleaved at random, thousands of times, a third of them with the
-fenced protocol.
-
-`make long` does it more often, and `make sim` a million times. TXN_SCHEDULES says how many; a
-failure says how to see it again. What test_teeth_simulation.py breaks shows within 1,100 schedules.
-"""
+"""Clients, readers and fsck interleaved at random, TXN_SCHEDULES times."""
 
 from __future__ import annotations
 

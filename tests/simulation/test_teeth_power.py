@@ -1,9 +1,5 @@
-"""What may be deferred, and what must not: a power failure loses the tail of one region's log.
-
-Each member of the set is lost alone, after every later call, and does no harm. Each other write is
-deferred beside the set, and the test fails if losing it does no harm. Each row is in a region of
-its own, so that any part of what a client has done can be lost without the rest.
-"""
+"""What may be deferred, and what must not: a power failure loses the tail of one log. Each row is
+in a region of its own, so that any part can be lost without the rest."""
 
 from __future__ import annotations
 

@@ -1,10 +1,5 @@
-"""The simulation has to bite too: with a safeguard taken out, it finds what breaks.
-
-What is left out here needs more luck than a few thousand schedules have (the second look at the
-holders, a retirer that is met, owners that are paused), or costs time and no data (beats, leases,
-the order of locks), or needs assertions that the bank does not make (those of several rows). Two
-rules have a weather of their own.
-"""
+"""The simulation has to bite too. What is left out here needs more luck than a few thousand
+schedules have, or costs time and no data, or needs assertions that the bank does not make."""
 
 from __future__ import annotations
 

@@ -1,7 +1,4 @@
-"""A small world to break: one store in memory, clients that fail as planned, and what must hold.
-
-Nothing here waits or draws random numbers. Whatever happened in a world, `mend` is how it ends.
-"""
+"""A small world to break: one store in memory, and clients that fail as planned."""
 
 from __future__ import annotations
 
@@ -42,11 +39,8 @@ def in_memory() -> tuple[Store, ManualClock]:
 
 
 class World:
-    """One store, and as many clients as one likes.
-
-    one_cell: they speak through a transport whose checked writes carry one cell. protocol: what the
-    transaction table says. opened: gives the store and the clock; the suite on HBase has its own.
-    """
+    """One store, and as many clients as one likes. one_cell: their checked writes carry one cell.
+    opened: gives the store and the clock; the suite on HBase has its own."""
 
     opened: ClassVar[Callable[[], tuple[Store, ManualClock]]] = staticmethod(in_memory)
 
