@@ -4,7 +4,7 @@ client of HBase, to which the protocol makes no promises."""
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Collection, Iterable, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import replace
 from functools import partial
@@ -23,7 +23,7 @@ from tests.simulation.schedule import Schedule, Task, Trace
 from tests.simulation.scheduler import ActorClock
 from tests.simulation.world import TABLE, TRANSACTIONS, key
 from txn import Cell, Engine, Key, TxnError
-from txn.model import Check, Columns, Edit, Row, RowExclusion
+from txn.model import Check, Edit, Row
 from txn.protocol import fenced
 from txn.protocol.statuses import ProtocolName, Status
 from txn.reading.feed import Bounds
@@ -71,14 +71,8 @@ class Blocks(HistorySchedule):
     """Four clients with two blocks each, and readers; nothing fails. What takes several clients to
     meet in one moment happens here more often."""
 
-    def __init__(
-        self,
-        seed: int,
-        model: Model,
-        trace: Trace | None = None,
-        protocol: ProtocolName = "six-phase",
-    ) -> None:
-        super().__init__(seed, model, trace=trace, protocol=protocol)
+    def __init__(self, seed: int, model: Model, **options: Any) -> None:
+        super().__init__(seed, model, **options)
         self.weather = replace(self.weather, readers=2, fscks=0, fault_rate=0.0, collects=False)
 
     def _tasks(self) -> list[deque[Task]]:
@@ -133,36 +127,25 @@ class Clerk:
 def found(
     seeds: Iterable[int],
     model: Model = LISTS,
-    look: Observation = atomic,
-    protocol: ProtocolName = "six-phase",
+    kind: Callable[..., HistorySchedule] = HistorySchedule,
+    **options: Any,
 ) -> Iterator[tuple[int, Anomaly]]:
+    """Run schedules; yield what is wrong with any of them, and the seed that shows it again."""
     for seed in seeds:
-        for anomaly in HistorySchedule(seed, model, look, protocol=protocol).anomalies():
-            yield seed, anomaly
-
-
-def found_among_blocks(
-    seeds: Iterable[int], model: Model, protocol: ProtocolName = "six-phase"
-) -> Iterator[tuple[int, Anomaly]]:
-    for seed in seeds:
-        for anomaly in Blocks(seed, model, protocol=protocol).anomalies():
+        for anomaly in kind(seed, model, **options).anomalies():
             yield seed, anomaly
 
 
 def run_history(
-    seed: int, trace: Trace | None = None, protocol: ProtocolName = "six-phase"
+    seed: int,
+    trace: Trace | None = None,
+    protocol: ProtocolName = "six-phase",
+    kind: Callable[..., HistorySchedule] | None = None,
 ) -> None:
+    """Run one history, of the model that the seed has; AssertionError where it is wrong."""
     model = Random(seed).choice(list(MODELS.values()))
-    kind = Blocks if seed % 2 else HistorySchedule
-    for anomaly in kind(seed, model, trace=trace, protocol=protocol).anomalies():
-        raise AssertionError(str(anomaly))
-
-
-def run_snapshots(
-    seed: int, trace: Trace | None = None, protocol: ProtocolName = "six-phase"
-) -> None:
-    model = Random(seed).choice(list(MODELS.values()))
-    for anomaly in Snapshots(seed, model, trace=trace, protocol=protocol).anomalies():
+    kind = kind or (Blocks if seed % 2 else HistorySchedule)
+    for _, anomaly in found([seed], model, kind, trace=trace, protocol=protocol):
         raise AssertionError(str(anomaly))
 
 
@@ -175,14 +158,8 @@ class Snapshots(HistorySchedule):
     """Readers of the whole table in several tasks, as of an instant that was found before. A
     decision is seen later than at its time, and each region has a clock of its own."""
 
-    def __init__(
-        self,
-        seed: int,
-        model: Model,
-        trace: Trace | None = None,
-        protocol: ProtocolName = "six-phase",
-    ) -> None:
-        super().__init__(seed, model, trace=trace, protocol=protocol)
+    def __init__(self, seed: int, model: Model, **options: Any) -> None:
+        super().__init__(seed, model, **options)
         self._misses = self._purges = False  # a snapshot fails if a row was deleted
         self.weather = replace(self.weather, readers=3, clocks_jump=False, collects=False)
         self.salt_buckets = 3
@@ -255,23 +232,15 @@ class Servers(SlowNetwork):
     def find_splits(self, *_: object) -> list[bytes]:
         return [b"01.", b"02."]
 
-    def scan(
-        self,
-        table: bytes,
-        start: bytes = b"",
-        stop: bytes | None = None,
-        columns: Columns = None,
-        exclude: RowExclusion | None = None,
-        *,
-        reverse: bool = False,
-    ) -> Iterator[Row]:
-        if table != TRANSACTIONS or reverse:
-            yield from super().scan(table, start, stop, columns, exclude, reverse=reverse)
+    def scan(self, table: bytes, start: bytes = b"", *more: Any, **named: Any) -> Iterator[Row]:
+        """Yield each row as it is when a listing comes to it, which may be long after its start."""
+        if table != TRANSACTIONS or named.get("reverse"):
+            yield from super().scan(table, start, *more, **named)
             return
         while True:
             if self._random.random() < 0.7:
                 self._scheduler.sleep_ms(self._random.choice(self.row_ms))
-            row = next(self._inner.scan(table, start, stop, columns, exclude), None)
+            row = next(self._inner.scan(table, start, *more, **named), None)
             if row is None:
                 return
             yield row

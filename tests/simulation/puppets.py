@@ -10,7 +10,7 @@ from greenlet import getcurrent, greenlet
 from tests.simulation.world import POLICY, World
 from txn import Cell, Engine, Key, Policy
 from txn.clock import Clock
-from txn.model import LOCK_SUFFIX, Check, Edit, Row, RowExclusion
+from txn.model import LOCK_SUFFIX, Check, Edit, Row
 from txn.protocol.locks import holder_of
 from txn.protocol.row import FREE
 from txn.protocol.statuses import Status
@@ -118,23 +118,13 @@ class RowByRow:
         return found
 
     def scan(
-        self,
-        table: bytes,
-        start: bytes = b"",
-        stop: bytes | None = None,
-        columns: Collection[tuple[bytes, bytes]] | None = None,
-        exclude: RowExclusion | None = None,
-        *,
-        reverse: bool = False,
+        self, table: bytes, start: bytes = b"", stop: bytes | None = None, *more: Any, **named: Any
     ) -> Iterator[Row]:
-        def find_next() -> Row | None:
-            rows = self._inner.scan(table, start, stop, columns, exclude, reverse=reverse)
-            return next(rows, None)
-
-        while row := find_next():
+        while row := next(self._inner.scan(table, start, stop, *more, **named), None):
             self._stop(Call(0, "row", tuple(row.cells)))
-            if row := find_next():
-                start, stop = (start, row.row) if reverse else (row.row + b"\0", stop)
+            if row := next(self._inner.scan(table, start, stop, *more, **named), None):
+                backwards = named.get("reverse", False)
+                start, stop = (start, row.row) if backwards else (row.row + b"\0", stop)
                 yield row
 
 

@@ -3,13 +3,13 @@ when the scheduler lets it; a schedule of too many steps has somebody in it who 
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
 from random import Random
 from typing import Any, TypeVar
 
 from greenlet import getcurrent, greenlet
 
-from txn.model import Cell, Check, Edit, Family, Key, Row, RowExclusion
+from txn.model import Cell, Check, Edit, Key, Row
 from txn.stores.base import Store, check_then_read
 from txn.testing.faulty import Crash
 
@@ -134,6 +134,12 @@ class Network:
         self._scheduler = scheduler
         self._random = scheduler.random
 
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._inner, name)
+
+    def close(self) -> None:
+        pass
+
     def _pause(self) -> None:
         if not self._is_alone:
             self._scheduler.pause()
@@ -175,20 +181,13 @@ class Network:
     check_and_read = check_then_read
 
     def scan(
-        self,
-        table: bytes,
-        start: bytes = b"",
-        stop: bytes | None = None,
-        columns: Collection[tuple[bytes, bytes]] | None = None,
-        exclude: RowExclusion | None = None,
-        *,
-        reverse: bool = False,
+        self, table: bytes, start: bytes = b"", stop: bytes | None = None, *more: Any, **named: Any
     ) -> Iterator[Row]:
         self._pause()
-        rows = self._inner.scan(table, start, stop, columns, exclude, reverse=reverse)
+        rows = self._inner.scan(table, start, stop, *more, **named)
         if self._random.random() < 0.5:
             return rows
-        return self._row_by_row(table, [row.row for row in rows], columns, exclude)
+        return self._scan_slowly(table, [row.row for row in rows], *more, **named)
 
     def atomically(self, work: Callable[[], None]) -> None:
         if not self._atomic or self._is_alone:
@@ -203,33 +202,13 @@ class Network:
             self._is_alone = False
             assert self._scheduler.turns == began, "somebody waited in a local transaction"
 
-    def describe(self, table: bytes) -> Mapping[bytes, Family] | None:
-        return self._inner.describe(table)
-
-    def ensure_table(
-        self, table: bytes, families: Mapping[bytes, Family], splits: Sequence[bytes] = ()
-    ) -> None:
-        self._inner.ensure_table(table, families, splits)
-
-    def close(self) -> None:
-        pass
-
-    def _refuse(self, *given: object, **named: object) -> Any:
-        raise NotImplementedError("no schedule calls this")
-
-    read_versions = list_tables = find_splits = compact = _refuse
-
-    def _row_by_row(
-        self,
-        table: bytes,
-        rows: Iterable[bytes],
-        columns: Collection[tuple[bytes, bytes]] | None,
-        exclude: RowExclusion | None,
+    def _scan_slowly(
+        self, table: bytes, rows: Iterable[bytes], *more: Any, **named: Any
     ) -> Iterator[Row]:
         for row in rows:
             if self._random.random() < 0.5:
                 self._pause()
-            yield from self._inner.scan(table, row, row + b"\0", columns, exclude)
+            yield from self._inner.scan(table, row, row + b"\0", *more, **named)
 
     def _delayed(self, items: Sequence[T]) -> Iterator[list[T]]:
         delay_ms = 0 if self._is_alone else self._delay_ms()

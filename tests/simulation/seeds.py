@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from tests.history.simulated import run_history, run_snapshots
+from tests.history.simulated import Snapshots, run_history
 from tests.simulation.schedule import FINDINGS, Schedule, Trace, replay_line
 from txn.protocol.statuses import ProtocolName
 
@@ -14,7 +14,7 @@ def run(seed: int, trace: Trace | None = None, protocol: ProtocolName = "six-pha
     if seed % HISTORY_EACH == 0:
         run_history(seed // HISTORY_EACH, trace, protocol)
     elif seed % SNAPSHOTS_EACH == 1:
-        run_snapshots(seed // SNAPSHOTS_EACH, trace, protocol)
+        run_history(seed // SNAPSHOTS_EACH, trace, protocol, Snapshots)
     else:
         Schedule(seed, trace, protocol).run()
 

@@ -17,8 +17,8 @@ from tests.simulation.breaking import CHANGING, live_on, run
 from tests.simulation.puppets import asks_for
 from tests.simulation.schedule import run_many
 from tests.simulation.shapes import BY_NAME
-from tests.simulation.teeth import Patch, TakeOut, set_name, without
-from tests.simulation.variants import PARTS_RULES
+from tests.simulation.teeth import Patch, TakeOut, without
+from tests.simulation.variants import FENCED_RULES, PARTS_RULES, SIX_PHASE_RULES
 from txn.protocol.statuses import Status
 from txn.testing.faulty import Call, Fault, Reply
 
@@ -63,56 +63,13 @@ def lose_a_part(random: Random, call: Call, crash_rate: float) -> Fault:
 
 
 VARIANTS: dict[str, TakeOut] = {
-    "a refused decision is believed": set_name("protocol.commit.decide", variants.believe),
-    "a lost decision is a failure": set_name(
-        "protocol.commit.decide", variants.decide_as_any_other_call
-    ),
-    "statuses are put plainly": lambda patch: variants.patch_steps(patch, variants.step_plainly),
+    **SIX_PHASE_RULES,
     "locks of absent rows are freed": free_behind_slow_rows,
     "unlocks travel with 3-PUT": unlock_beside_lost_steps,
-    "unlock by a plain write": lambda patch: variants.set_unlock(patch, variants.unlock_by_write),
-    "unlock by a delete marker": lambda patch: variants.set_unlock(
-        patch, variants.unlock_by_marker
-    ),
-    "unlock of whole rows": lambda patch: variants.set_unlock(patch, variants.unlock_whole_rows),
-    "cells are read once": set_name("reading.snapshot._try", variants.look_once),
-    "buffers of all decided holders are trusted": set_name(
-        "reading.snapshot.value_of", variants.trust_all_decided
-    ),
-    "tags are not looked at": variants.without_tags,
-    "values whose table is gone are left out": variants.leave_values_out,
-    "what fails after the decision is told": set_name(
-        "protocol.commit.finish_or_leave", variants.tell_what_fails
-    ),
-    "no marker for a token": set_name(
-        "protocol.transaction.add_marker", variants.marker_not_asserted
-    ),
     "a part aborts alone": PARTS_RULES["a part aborts alone"],
     "parts are not finished first": PARTS_RULES["parts are not finished first"],
     "a part is undecided while it says so": PARTS_RULES["a part is undecided while it says so"],
     "parts are not counted": PARTS_RULES["parts are not counted"],
-}
-FENCED: dict[str, TakeOut] = {
-    "locks do not count": variants.count_nothing,
-    "commits lie above the clock alone": variants.choose_the_clocks_time,
-    "commits lie above values alone": variants.choose_the_values_time,
-    "statuses are put at the server's time": variants.put_at_the_servers_time,
-    "others finish without looking": variants.finish_without_looking,
-    "locks are freed before values are put": variants.unlock_before_values,
-    "complete before all is put": variants.complete_first,
-    "locks of absent rows are freed": variants.free_without_poison,
-    "the decision does not compare": variants.decide_plainly,
-    "a refused decision is believed": VARIANTS["a refused decision is believed"],
-    "a lost decision is a failure": VARIANTS["a lost decision is a failure"],
-    "refused locks are no matter": variants.believe_in_every_lock,
-    "locks of the undecided are freed": variants.free_the_undecided,
-    "locks are freed as they are by then": variants.free_what_is_there,
-    "what was read again is not evaluated": variants.judge_never_again,
-    "locks are looked at once": variants.look_at_locks_once,
-    "holders that have decided are not looked at": set_name(
-        "reading.snapshot._was_undecided", lambda *args: True
-    ),
-    "no marker for a token": VARIANTS["no marker for a token"],
 }
 
 
@@ -124,11 +81,11 @@ def test_schedules_find_what_a_missing_safeguard_breaks(name: str, monkeypatch: 
         run_many(range(MOST))
 
 
-@pytest.mark.parametrize("name", FENCED)
+@pytest.mark.parametrize("name", FENCED_RULES)
 def test_schedules_find_what_a_missing_fenced_rule_breaks(name: str, monkeypatch: Patch) -> None:
     """Without parts, which leave fewer owners to be overtaken."""
     monkeypatch.setattr(schedule_module, "IN_PARTS", (0.0,))
-    FENCED[name](monkeypatch)
+    FENCED_RULES[name](monkeypatch)
     with pytest.raises(AssertionError, match="--protocol fenced"):
         run_many(range(MOST), protocol="fenced")
 

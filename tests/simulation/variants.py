@@ -10,7 +10,7 @@ from types import ModuleType
 from typing import Any
 
 from recovery import fsck
-from tests.simulation.teeth import Patch, set_name
+from tests.simulation.teeth import Patch, TakeOut, set_name
 from txn import Cell, ConflictError, Key, Mutation, OptimisticTransaction
 from txn.errors import TableUnavailable
 from txn.model import Check, Edit
@@ -511,4 +511,44 @@ PARTS_RULES = {
     "a part is read once": set_name(
         "protocol.row._is_early", lambda context, row_key, found: False
     ),
+}
+SIX_PHASE_RULES: dict[str, TakeOut] = {
+    "a refused decision is believed": set_name("protocol.commit.decide", believe),
+    "a lost decision is a failure": set_name("protocol.commit.decide", decide_as_any_other_call),
+    "statuses are put plainly": lambda patch: patch_steps(patch, step_plainly),
+    "unlock by a plain write": lambda patch: set_unlock(patch, unlock_by_write),
+    "unlock by a delete marker": lambda patch: set_unlock(patch, unlock_by_marker),
+    "unlock of whole rows": lambda patch: set_unlock(patch, unlock_whole_rows),
+    "cells are read once": set_name("reading.snapshot._try", look_once),
+    "buffers of all decided holders are trusted": set_name(
+        "reading.snapshot.value_of", trust_all_decided
+    ),
+    "tags are not looked at": without_tags,
+    "values whose table is gone are left out": leave_values_out,
+    "what fails after the decision is told": set_name(
+        "protocol.commit.finish_or_leave", tell_what_fails
+    ),
+    "no marker for a token": set_name("protocol.transaction.add_marker", marker_not_asserted),
+}
+FENCED_RULES: dict[str, TakeOut] = {
+    "locks do not count": count_nothing,
+    "commits lie above the clock alone": choose_the_clocks_time,
+    "commits lie above values alone": choose_the_values_time,
+    "statuses are put at the server's time": put_at_the_servers_time,
+    "others finish without looking": finish_without_looking,
+    "locks are freed before values are put": unlock_before_values,
+    "complete before all is put": complete_first,
+    "locks of absent rows are freed": free_without_poison,
+    "the decision does not compare": decide_plainly,
+    "a refused decision is believed": SIX_PHASE_RULES["a refused decision is believed"],
+    "a lost decision is a failure": SIX_PHASE_RULES["a lost decision is a failure"],
+    "refused locks are no matter": believe_in_every_lock,
+    "locks of the undecided are freed": free_the_undecided,
+    "locks are freed as they are by then": free_what_is_there,
+    "what was read again is not evaluated": judge_never_again,
+    "locks are looked at once": look_at_locks_once,
+    "holders that have decided are not looked at": set_name(
+        "reading.snapshot._was_undecided", lambda *args: True
+    ),
+    "no marker for a token": SIX_PHASE_RULES["no marker for a token"],
 }
