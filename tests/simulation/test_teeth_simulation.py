@@ -3,8 +3,10 @@ schedules have, or costs time and no data, or needs assertions that the bank doe
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from contextlib import nullcontext
 from dataclasses import replace
+from itertools import product
 from random import Random
 from typing import Any
 
@@ -14,12 +16,21 @@ from tests.simulation import schedule as schedule_module
 from tests.simulation import variants
 from tests.simulation.bank import Bank
 from tests.simulation.breaking import CHANGING, live_on, run
+from tests.simulation.deferring import (
+    DeferringStore,
+    Kind,
+    is_any,
+    is_lock,
+    is_sent_deferred,
+    is_step_to,
+    is_value,
+)
 from tests.simulation.puppets import asks_for
 from tests.simulation.schedule import run_many
 from tests.simulation.shapes import BY_NAME
 from tests.simulation.teeth import Patch, TakeOut, without
 from tests.simulation.variants import FENCED_RULES, PARTS_RULES, SIX_PHASE_RULES
-from txn.protocol.statuses import Status
+from txn.protocol.statuses import PROTOCOLS, ProtocolName, Status
 from txn.testing.faulty import Call, Fault, Reply
 
 MOST = 5_000
@@ -88,6 +99,40 @@ def test_schedules_find_what_a_missing_fenced_rule_breaks(name: str, monkeypatch
     FENCED_RULES[name](monkeypatch)
     with pytest.raises(AssertionError, match="--protocol fenced"):
         run_many(range(MOST), protocol="fenced")
+
+
+FORBIDDEN: dict[str, Kind] = {
+    "locks": is_lock,
+    "the decision": is_step_to(Status.ASSERTED),
+    "values": is_value,
+    "the row of a part": is_step_to(Status.PART),
+    "3-PUT": is_step_to(Status.PUT),
+}
+DEFERRED = [*product(FORBIDDEN, PROTOCOLS)][:-1]  # the fenced protocol has no 3-PUT
+
+
+def run_deferring(seeds: Iterable[int], protocol: ProtocolName, is_deferred: Kind) -> list[str]:
+    """Run the schedules that lose logs, with these writes deferred; return what was lost."""
+    trace: list[str] = []
+    for seed in seeds:
+        schedule = schedule_module.Schedule(seed, trace.append, protocol)
+        if schedule.weather.loses_logs:
+            schedule.memory = DeferringStore(schedule.regions, is_deferred)
+            schedule.run()
+    return [line for line in trace if " loses " in line]
+
+
+@pytest.mark.parametrize("protocol", PROTOCOLS)
+def test_schedules_lose_what_may_be_deferred(protocol: ProtocolName) -> None:
+    """And no money with it, whatever tail of a region's log is lost, and whenever."""
+    assert len(run_deferring(range(100), protocol, is_sent_deferred)) > 5
+    assert not run_deferring(range(30), protocol, lambda check: False)
+
+
+@pytest.mark.parametrize(("name", "protocol"), DEFERRED)
+def test_schedules_find_what_must_not_be_deferred(name: str, protocol: ProtocolName) -> None:
+    with pytest.raises(AssertionError):
+        run_deferring(range(1_500), protocol, is_any(is_sent_deferred, FORBIDDEN[name]))
 
 
 @without("protocol.commit.decide", variants.believe)
