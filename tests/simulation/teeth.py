@@ -12,7 +12,7 @@ from tests.simulation.puppets import Match, Puppet, asks_for, when
 from tests.simulation.world import World, key
 from txn import Cell, Committed, ConflictError, Engine, Exact, Key, Mutation, Policy
 from txn.clock import ManualClock
-from txn.protocol.statuses import ProtocolName, Status
+from txn.protocol.statuses import Status
 from txn.testing.faulty import Call, Crash, Fault, FaultyStore, Plan, Reply, faultless
 
 ITEM = "item"
@@ -42,12 +42,6 @@ def without(rule: str | TakeOut, instead: object = None) -> pytest.MarkDecorator
 
 def set_name(name: str, value: object) -> TakeOut:
     return lambda patch: patch.setattr(f"txn.{name}", value)
-
-
-def world_with(value: bytes, protocol: ProtocolName = "six-phase") -> World:
-    world = World(protocol=protocol)
-    world.engine().commit([Mutation(X, value)])
-    return world
 
 
 def add(engine: Engine) -> object:

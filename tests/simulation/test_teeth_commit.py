@@ -43,7 +43,6 @@ from tests.simulation.teeth import (
     putting,
     with_and_without,
     without,
-    world_with,
     writes,
 )
 from tests.simulation.variants import free_without_poison, patch_steps, step_compared, step_plainly
@@ -81,6 +80,13 @@ MARKERS = [
 """Where rows that were deleted are hidden from late owners by markers, and by a bound of time."""
 
 
+@pytest.fixture
+def world(world: World) -> World:
+    """One in which X is 0."""
+    put(world, X, value=b"0")
+    return world
+
+
 def status_of(world: World, row_key: bytes) -> bytes | None:
     name = status_key(TRANSACTIONS, row_key)
     return world.values([name])[name]
@@ -103,9 +109,8 @@ class Ahead(ManualClock):
 
 
 @without(step_all_plainly)
-def test_every_change_of_status_compares(rule: bool) -> None:
+def test_every_change_of_status_compares(rule: bool, world: World) -> None:
     """A plain 6-ABORTING would lie below the plain 1-LOCKED of an owner whose clock is ahead."""
-    world = world_with(b"0")
     owner = Puppet(world, add, clock=Ahead())
     owner.until(asks_for(Status.ASSERTED))
     aborter = world.engine().context
@@ -116,9 +121,8 @@ def test_every_change_of_status_compares(rule: bool) -> None:
 
 
 @without(step_all_plainly)
-def test_a_row_that_was_deleted_stays_deleted(rule: bool, monkeypatch: Patch) -> None:
+def test_a_row_that_was_deleted_stays_deleted(rule: bool, monkeypatch: Patch, world: World) -> None:
     """A plain 1-LOCKED on the absent row would let an owner decide without a buffer."""
-    world = world_with(b"0")
     monkeypatch.setattr("txn.protocol.six_phase.assert_under_locks", variants.hold_reading_first)
     dies = when(asks_for(Status.ASSERTED), Fault(reply=Reply.CRASH))
     owner = Puppet(world, add, faults=dies, clock=Ahead())
@@ -141,9 +145,10 @@ def test_a_row_that_was_deleted_stays_deleted(rule: bool, monkeypatch: Patch) ->
 
 
 @with_and_without
-def test_a_paused_helper_does_not_bring_a_row_back(rule: bool, monkeypatch: Patch) -> None:
+def test_a_paused_helper_does_not_bring_a_row_back(
+    rule: bool, monkeypatch: Patch, world: World
+) -> None:
     """A plain 4-CLEANING of a helper would do so: without a buffer, never again finished."""
-    world = world_with(b"0")
     die(world, writes, *ADD)
     row_key = world.rows()[-1].row_key
     if not rule:
@@ -160,14 +165,13 @@ def test_a_paused_helper_does_not_bring_a_row_back(rule: bool, monkeypatch: Patc
 
 @pytest.mark.parametrize(("protocol", "rule"), MARKERS)
 def test_a_row_that_may_have_been_deleted_is_not_used(
-    protocol: ProtocolName, rule: str, monkeypatch: Patch
+    protocol: ProtocolName, rule: str, monkeypatch: Patch, world: World
 ) -> None:
     """The owner is stopped for a day after its first write. The row is aborted by two helpers, of
     whom one is stopped before its last step, and fsck deletes it. The owner sends the row again and
     decides; the helper wakes, and frees its lock or hides its decision."""
     if rule in ("markers alone", "without"):
         monkeypatch.setattr("txn.protocol.prepare.WRITTEN_WITHIN_MS", LONG_MS)
-    world = world_with(b"0", protocol)
     unheard = when(asks_for(Status.WRITTEN), Fault(reply=Reply.MAYBE_APPLIED))
     owner = Puppet(world, add, faults=unheard, policy=LATE)
     owner.until(sleeps)
@@ -193,14 +197,13 @@ def test_a_row_that_may_have_been_deleted_is_not_used(
 
 @pytest.mark.parametrize(("protocol", "rule"), MARKERS)
 def test_a_row_whose_poison_may_have_been_collected_is_not_used(
-    protocol: ProtocolName, rule: str, monkeypatch: Patch
+    protocol: ProtocolName, rule: str, monkeypatch: Patch, world: World
 ) -> None:
     """T1's lock arrives without its row, and T1 is stopped for a day. A helper poisons the row, and
     is stopped before it frees the lock; fsck deletes the row. T1 sends it again, and decides; the
     helper wakes, and frees the lock for T2."""
     if rule in ("markers alone", "without"):
         monkeypatch.setattr("txn.protocol.prepare.WRITTEN_WITHIN_MS", LONG_MS)
-    world = world_with(b"0", protocol)
     owner = Puppet(world, add, faults=lock_without_row(), policy=LATE)
     owner.until(sleeps)
     helper = Puppet(world, mend(world))
@@ -217,12 +220,9 @@ def test_a_row_whose_poison_may_have_been_collected_is_not_used(
 @both_protocols
 @without(free_without_poison)
 @pytest.mark.parametrize("by", ["a client", "fsck"])
-def test_a_row_is_poisoned_before_its_lock_is_freed(
-    by: str, rule: bool, protocol: ProtocolName
-) -> None:
+def test_a_row_is_poisoned_before_its_lock_is_freed(by: str, rule: bool, world: World) -> None:
     """T1's lock arrives before its row. Somebody finds no row, and is about to free the lock; T1's
     row arrives, and T1 decides. T2 replaces the same value."""
-    world = world_with(b"0", protocol)
     first = Puppet(world, add, faults=lock_without_row())
     first.until(sleeps)
     other = Puppet(world, add if by == "a client" else mend(world))
@@ -236,9 +236,8 @@ def test_a_row_is_poisoned_before_its_lock_is_freed(
 
 @both_protocols
 @without(variants.poison_plainly)
-def test_poison_compares(rule: bool, protocol: ProtocolName) -> None:
+def test_poison_compares(rule: bool, world: World) -> None:
     """T2 has found no row of T1, which then decides, and dies. Plain poison would hide that."""
-    world = world_with(b"0", protocol)
     stop = when(finishes(X), Fault(NONE, Reply.CRASH))
     first = Puppet(
         world, lambda engine: engine.commit(*ADD), faults=plans(lock_without_row(), stop)
@@ -258,9 +257,8 @@ def test_poison_compares(rule: bool, protocol: ProtocolName) -> None:
 
 
 @without("protocol.commit.decide", variants.believe)
-def test_a_no_to_the_decision_is_read_and_not_believed(rule: bool) -> None:
+def test_a_no_to_the_decision_is_read_and_not_believed(rule: bool, world: World) -> None:
     """The gateway has sent the request a second time, which answers "no"."""
-    world = world_with(b"0")
     result = add(world.client(when(asks_for(Status.ASSERTED), Fault(twice=True)))[0])
     world.mend()
     assert world.values([X]) == {X: b"1"}
@@ -268,9 +266,8 @@ def test_a_no_to_the_decision_is_read_and_not_believed(rule: bool) -> None:
 
 
 @without("protocol.commit.decide", variants.decide_as_any_other_call)
-def test_a_lost_decision_is_unknown_and_not_failed(rule: bool) -> None:
+def test_a_lost_decision_is_unknown_and_not_failed(rule: bool, world: World) -> None:
     """Nothing is answered, the row still says 1-LOCKED, and later the request lands."""
-    world = world_with(b"0")
     lost = Fault(NONE, Reply.MAYBE_APPLIED, late=FIRST)
     client, store = world.client(lambda call: lost if asks_for(Status.ASSERTED)(call) else NO_FAULT)
     result = add(client)
@@ -290,9 +287,8 @@ def nowhere(table: bytes, row_key: bytes, name: bytes) -> object:
 
 
 @without(lose_plans)
-def test_the_plan_comes_with_the_decision(rule: bool, monkeypatch: Patch) -> None:
+def test_the_plan_comes_with_the_decision(rule: bool, monkeypatch: Patch, world: World) -> None:
     """Nobody else knows at which timestamp to put the values, nor whether they were put already."""
-    world = world_with(b"0")
     die(world, asks_for(Status.ASSERTED), *ADD, applied=None)
     monkeypatch.undo()
     judge_recovered(world, rule, b"1")
@@ -352,12 +348,11 @@ BEGINNINGS = {"six-phase": retain_from_the_beginning, "fenced": retain_by_status
 @both_protocols
 @with_and_without
 def test_retention_counts_from_the_end_of_a_transaction(
-    rule: bool, protocol: ProtocolName, monkeypatch: Patch
+    rule: bool, protocol: ProtocolName, monkeypatch: Patch, world: World
 ) -> None:
     """One takes longer than the retention, and then its client asks for the outcome."""
     if not rule:
         BEGINNINGS[protocol](monkeypatch)
-    world = World(protocol=protocol)
     slow = putting(world, X, policy=PATIENT)
     slow.until(asks_for(Status.ASSERTED))
     world.clock.advance(3 * DAY_MS)
@@ -399,9 +394,8 @@ OUTCOMES = SimpleNamespace(**{each.name: each for each in Outcome} | {"UNKNOWN":
 
 
 @without("client.local.Outcome", OUTCOMES)
-def test_an_absent_row_is_unknown_and_not_aborted(rule: bool) -> None:
+def test_an_absent_row_is_unknown_and_not_aborted(rule: bool, world: World) -> None:
     """The row was deleted after the retention. Whoever hears "aborted" does it all again."""
-    world = World()
     result = world.engine().commit([Mutation(X, b"1")])
     world.collect()
     assert world.values([X]) == {X: b"1"}
@@ -417,13 +411,11 @@ def trust_poison(patch: Patch) -> None:
 @without(trust_poison)
 @both_protocols
 @pytest.mark.parametrize("asks", ["another client", "its owner"])
-def test_a_poisoned_row_is_unknown_and_not_aborted(
-    rule: bool, protocol: ProtocolName, asks: str
-) -> None:
+def test_a_poisoned_row_is_unknown_and_not_aborted(rule: bool, asks: str, world: World) -> None:
     """T2 is stopped before it poisons T1's row, which has not arrived. T1 commits, and its row is
     deleted after the retention; then T2 goes on. Whoever hears "aborted" does it all again: a
     client that asks, or T1's owner, if it was stopped after it had sent the decision."""
-    world = World(protocol=protocol)
+    world.collect()
     is_owner = asks == "its owner"
     lost = when(asks_for(Status.ASSERTED), Fault(reply=Reply.MAYBE_APPLIED))
     first = Puppet(
@@ -468,26 +460,24 @@ def judge_locks_of_decided(world: World, name: bytes, stored: bytes | None, kept
 
 
 @without(take_unreadable_rows_for_finished)
-def test_a_decided_row_that_does_not_decode_keeps_its_locks(rule: bool) -> None:
+def test_a_decided_row_that_does_not_decode_keeps_its_locks(rule: bool, world: World) -> None:
     """It may be of a newer version, which knows what it decided."""
-    world = world_with(b"0")
     die(world, writes, *ADD)
     judge_locks_of_decided(world, b"buffer", b"\x09new", rule)
 
 
 @without("protocol.row._was_decided", lambda *args: False)
 @pytest.mark.parametrize("status", [None, b"1-LOCKED"], ids=["lost", "set back"])
-def test_any_sign_of_a_decision_counts(rule: bool, status: bytes | None) -> None:
+def test_any_sign_of_a_decision_counts(rule: bool, status: bytes | None, world: World) -> None:
     """Its client was told that it has committed."""
-    world = world_with(b"0")
     die(world, writes, *ADD)
     judge_locks_of_decided(world, b"status", status, rule)
 
 
 @without("protocol.recovery.Resolver._is_abandoned", lambda *args: True)
-def test_an_undecided_holder_is_left_alone_for_its_lease(rule: bool) -> None:
+def test_an_undecided_holder_is_left_alone_for_its_lease(rule: bool, world: World) -> None:
     """Two clients that want one key would abort each other for ever if neither waited."""
-    world = World()
+    world.collect()
     first, second = putting(world, X), putting(world, X)
     first.until(asks_for(Status.ASSERTED))
     second.until(sleeps)
@@ -495,9 +485,8 @@ def test_an_undecided_holder_is_left_alone_for_its_lease(rule: bool) -> None:
 
 
 @with_and_without
-def test_a_decided_holder_is_rolled_forward_and_not_back(rule: bool) -> None:
+def test_a_decided_holder_is_rolled_forward_and_not_back(rule: bool, world: World) -> None:
     """An abort that is a plain release, without asking the row, would undo what is done."""
-    world = World()
     put(world, X, Y, value=b"0")
     die(world, writes, [Mutation(X, b"1"), Mutation(Y, b"1")], applied=frozenset({0, 1}))
     row = world.rows()[-1]
@@ -510,9 +499,8 @@ def test_a_decided_holder_is_rolled_forward_and_not_back(rule: bool) -> None:
 
 
 @without("protocol.transaction.add_marker", variants.marker_not_asserted)
-def test_a_token_commits_once(rule: bool) -> None:
+def test_a_token_commits_once(rule: bool, world: World) -> None:
     """A task dies after its commit and is run again."""
-    world = world_with(b"0")
     dying, _ = world.client(when(asks_for(Status.COMPLETE), Fault(reply=Reply.CRASH)))
     with pytest.raises(Crash):
         dying.commit([Mutation(X, b"1")], once="job-1")

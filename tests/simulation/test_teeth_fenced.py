@@ -11,6 +11,7 @@ import pytest
 from tests.simulation import variants
 from tests.simulation.breaking import deliver_all
 from tests.simulation.puppets import (
+    Match,
     Puppet,
     asks_for,
     counts,
@@ -24,10 +25,10 @@ from tests.simulation.puppets import (
 )
 from tests.simulation.teeth import (
     ADD,
-    DAY_MS,
     LONG_MS,
     NONE,
     Patch,
+    TakeOut,
     X,
     Y,
     Z,
@@ -38,7 +39,6 @@ from tests.simulation.teeth import (
     put,
     with_and_without,
     without,
-    world_with,
 )
 from tests.simulation.variants import free_without_poison
 from tests.simulation.world import POLICY, TABLE, TRANSACTIONS, World
@@ -62,37 +62,55 @@ from txn.protocol.row import RowState, status_key
 from txn.protocol.statuses import Status
 from txn.testing.faulty import Crash, Fault, Reply
 
-pytestmark = pytest.mark.usefixtures("rows_for_all")
+pytestmark = [
+    pytest.mark.usefixtures("rows_for_all"),
+    pytest.mark.parametrize("protocol", ["fenced"]),
+]
 LOCK = X.row_lock
 PATIENT = Policy(deadline_ms=LONG_MS, lock_ttl_ms=LONG_MS)
 
 
-def world_of(value: bytes = b"0") -> World:
-    return world_with(value, "fenced")
+@pytest.fixture
+def world(world: World) -> World:
+    """One in which X is 0."""
+    put(world, X, value=b"0")
+    return world
 
 
 def is_held(world: World) -> bool:
     return bool(holder_of(LOCK, world.memory.read([LOCK])[LOCK]))
 
 
-@without(variants.count_nothing)
-def test_a_lock_counts(rule: bool) -> None:
-    """T1 has read the row; T2 replaces it, and lets the lock go as free as it was."""
-    world = world_of()
+BETWEEN: dict[str, tuple[Match, TakeOut]] = {
+    "a lock counts": (counts(X), variants.count_nothing),
+    "every lock has to be had": (counts(X), variants.believe_in_every_lock),
+    "the decision compares": (asks_for(Status.ASSERTED), variants.decide_plainly),
+}
+
+
+@pytest.mark.parametrize("name", BETWEEN)
+@with_and_without
+def test_nobody_comes_between_a_read_and_its_decision(
+    name: str, rule: bool, monkeypatch: Patch, world: World
+) -> None:
+    """T1 has read the row, or has its lock and is aborted. T2 replaces the same value, and lets the
+    lock go."""
+    match, take_out = BETWEEN[name]
+    if not rule:
+        take_out(monkeypatch)
     first = Puppet(world, add)
-    first.until(counts(X))
-    second = add(world.engine())
-    assert both_committed(second, first.finish()) is not rule
+    first.until(match)
+    world.mend()
+    assert both_committed(add(world.engine()), first.finish()) is not rule
 
 
 @pytest.mark.parametrize("rule", ["with", "timestamp alone", "without"])
-def test_an_abort_counts_too(rule: str, monkeypatch: Patch) -> None:
+def test_an_abort_counts_too(rule: str, monkeypatch: Patch, world: World) -> None:
     """T1 is aborted, its lock is freed, and its lock request lands once more. Were the free value
     the one that T1 had found, it would be granted. That the free value lies above the lock hides
     it as well: either is enough."""
     if rule != "with":
         variants.count_back_in_aborts(monkeypatch, above=1 if rule != "without" else 0)
-    world = world_of()
     again = when(counts(X), Fault(late=frozenset({1})))
     stop = when(asks_for(Status.ASSERTED), Fault(NONE, Reply.CRASH))
     client, store = world.client(plans(again, stop))
@@ -104,19 +122,17 @@ def test_an_abort_counts_too(rule: str, monkeypatch: Patch) -> None:
 
 
 @without(variants.choose_the_clocks_time)
-def test_a_value_lands_above_what_was_read(rule: bool) -> None:
+def test_a_value_lands_above_what_was_read(rule: bool, world: World) -> None:
     """T1's clock is ahead. T2, by its own clock alone, puts its value below T1's."""
-    world = World(protocol="fenced")
     world.client(clock=ahead(world.clock))[0].commit([Mutation(X, b"1")])
     put(world, X, value=b"2")
     assert world.values([X]) == {X: b"2" if rule else b"1"}
 
 
 @without(variants.choose_the_values_time)
-def test_a_lock_lands_above_the_lock_before_it(rule: bool) -> None:
+def test_a_lock_lands_above_the_lock_before_it(rule: bool, world: World) -> None:
     """T1's clock is ahead, and it deletes: there is no value to see, only its lock. A lock below
     that one does not show, and neither does a value below the marker."""
-    world = world_of()
     world.client(clock=ahead(world.clock))[0].commit([Delete(X)])
     second = Puppet(world, lambda engine: engine.commit_many([([Mutation(X, b"2")], [])]))
     second.until(asks_for(Status.ASSERTED))
@@ -126,10 +142,9 @@ def test_a_lock_lands_above_the_lock_before_it(rule: bool) -> None:
 
 
 @without(variants.put_at_the_servers_time)
-def test_statuses_have_times_of_their_own(rule: bool) -> None:
+def test_statuses_have_times_of_their_own(rule: bool, world: World) -> None:
     """T1 stops after its decision, and the write of its row lands once more. At the server's time
     it would hide the decision, and nobody could finish what was committed."""
-    world = world_of()
     late = when(asks_for(Status.WRITTEN), Fault(late=frozenset(range(3))))
     stop = when(finishes(X), Fault(NONE, Reply.CRASH))
     client, store = world.client(plans(late, stop))
@@ -147,10 +162,9 @@ def test_statuses_have_times_of_their_own(rule: bool) -> None:
 
 
 @with_and_without
-def test_a_retry_has_a_row_key_of_its_own(rule: bool) -> None:
+def test_a_retry_has_a_row_key_of_its_own(rule: bool, world: World) -> None:
     """T1 is aborted; that its row says 7-ABORTED is put once more, much later. A second attempt
     under the same row key has committed by then: the late put hides its status."""
-    world = world_of()
     stop = when(asks_for(Status.ASSERTED), Fault(NONE, Reply.CRASH))
     doomed, _ = world.client(stop, clock=ManualClock(), seed=77)
     with pytest.raises(Crash):
@@ -173,22 +187,9 @@ def delete_past(world: World) -> None:
     world.memory.compact(TABLE)
 
 
-@without(variants.finish_without_looking)
-def test_others_compare_before_they_finish(rule: bool) -> None:
-    """T1 has put its value and stops before 5-COMPLETE. T2 deletes the key, and a compaction drops
-    the marker. If fsck put T1's value without looking at the lock, it would be back."""
-    world = world_of()
-    die(world, asks_for(Status.COMPLETE), *ADD)
-    world.engine().commit([Delete(X)])
-    world.memory.compact(TABLE)
-    world.fsck(grace_ms=0)
-    assert world.values([X]) == {X: None if rule else b"1"}
-
-
 @without(variants.finish_late_without_looking)
-def test_an_owner_that_was_paused_compares(rule: bool, monkeypatch: Patch) -> None:
+def test_an_owner_that_was_paused_compares(rule: bool, monkeypatch: Patch, world: World) -> None:
     """The same of an owner that was paused after its decision for longer than a request lives."""
-    world = world_of()
     finish = commit.finish_or_leave
 
     def pause(*args: Any) -> None:
@@ -203,10 +204,9 @@ def test_an_owner_that_was_paused_compares(rule: bool, monkeypatch: Patch) -> No
 
 
 @without(variants.trust_what_is_read)
-def test_an_owner_that_has_read_its_decision_compares(rule: bool) -> None:
+def test_an_owner_that_has_read_its_decision_compares(rule: bool, world: World) -> None:
     """The same of an owner whose decision was answered "no", by its second sending: it does not
     know for how long it has been decided."""
-    world = world_of()
     owner = Puppet(world, add, faults=when(asks_for(Status.ASSERTED), Fault(twice=True)))
     owner.until(finishes(X))
     delete_past(world)
@@ -214,22 +214,9 @@ def test_an_owner_that_has_read_its_decision_compares(rule: bool) -> None:
     assert world.values([X]) == {X: None if rule else b"1"}
 
 
-@with_and_without
-def test_markers_live_as_long_as_a_request_of_the_owner_may(rule: bool) -> None:
-    """The owner puts without looking, and a gateway has its put once more, after T2's delete."""
-    world = world_of()
-    client, store = world.client(when(finishes(X), Fault(late=frozenset(range(2)))))
-    client.commit(*ADD)
-    world.engine().commit([Delete(X)])
-    world.memory.compact(TABLE, world.clock.wall_ms() - DAY_MS if rule else None)
-    deliver_all(store)
-    assert world.values([X]) == {X: None if rule else b"1"}
-
-
 @without(variants.unlock_before_values)
-def test_values_and_their_lock_are_put_in_one_step(rule: bool) -> None:
+def test_values_and_their_lock_are_put_in_one_step(rule: bool, world: World) -> None:
     """T1's lock is free before its value is there: T2 replaces the old value too."""
-    world = world_of()
     first = Puppet(world, add)
     first.until(asks_for(Status.ASSERTED))
     first.step()
@@ -238,19 +225,17 @@ def test_values_and_their_lock_are_put_in_one_step(rule: bool) -> None:
 
 
 @without(variants.complete_first)
-def test_complete_is_said_after_all_is_put(rule: bool) -> None:
+def test_complete_is_said_after_all_is_put(rule: bool, world: World) -> None:
     """A row that says 5-COMPLETE is never looked at again, and whoever meets its lock frees it."""
-    world = world_of()
     die(world, finishes(X), *ADD)
     world.mend()
     assert world.values([X]) == {X: b"1" if rule else b"0"}
 
 
 @without(variants.poison_at_the_servers_time)
-def test_poison_lies_above_the_row(rule: bool) -> None:
+def test_poison_lies_above_the_row(rule: bool, world: World) -> None:
     """T1's clock is ahead, and its lock arrives before its row. T2 poisons the row. At the server's
     time the poison lies below the row that arrives, and is hidden."""
-    world = world_of()
     first = Puppet(world, add, faults=lock_without_row(), clock=ahead(world.clock))
     first.until(sleeps)
     second = Puppet(world, add)
@@ -259,31 +244,11 @@ def test_poison_lies_above_the_row(rule: bool) -> None:
     assert both_committed(second.finish(), first.finish()) is not rule
 
 
-@without(variants.decide_plainly)
-def test_the_decision_compares(rule: bool) -> None:
-    """T1 is aborted and its lock freed. A decision that is put lies below the abort."""
-    world = world_of()
-    first = Puppet(world, add)
-    first.until(asks_for(Status.ASSERTED))
-    world.mend()
-    assert both_committed(add(world.engine()), first.finish()) is not rule
-
-
-@without(variants.believe_in_every_lock)
-def test_every_lock_has_to_be_had(rule: bool) -> None:
-    """T2 has come between T1's read and its lock."""
-    world = world_of()
-    first = Puppet(world, add)
-    first.until(counts(X))
-    assert both_committed(add(world.engine()), first.finish()) is not rule
-
-
 @with_and_without
 def test_an_undecided_holder_is_aborted_before_its_lock_is_freed(
-    rule: bool, monkeypatch: Patch
+    rule: bool, monkeypatch: Patch, world: World
 ) -> None:
     """T2 frees the lock of T1, which is about to decide. Only an abort of its row prevents that."""
-    world = world_of()
     first = Puppet(world, add)
     first.until(asks_for(Status.ASSERTED))
     if rule:
@@ -296,10 +261,9 @@ def test_an_undecided_holder_is_aborted_before_its_lock_is_freed(
 
 
 @without(variants.free_what_is_there)
-def test_a_lock_is_freed_as_it_was_read(rule: bool) -> None:
+def test_a_lock_is_freed_as_it_was_read(rule: bool, world: World) -> None:
     """T2 has met the lock of T1, which was aborted, and is stopped before it frees it. Others free
     it, and T3 takes it. If T2 freed whatever is there, T4 would commit beside T3."""
-    world = world_of()
     die(world, asks_for(Status.ASSERTED), *ADD)
     met = world.memory.read([LOCK])[LOCK]
     assert met is not None
@@ -320,11 +284,12 @@ def test_a_lock_is_freed_as_it_was_read(rule: bool) -> None:
 
 
 @pytest.mark.parametrize("rule", ["with", "poison alone", "without"])
-def test_a_lock_is_read_before_the_row_of_its_holder(rule: str, monkeypatch: Patch) -> None:
+def test_a_lock_is_read_before_the_row_of_its_holder(
+    rule: str, monkeypatch: Patch, world: World
+) -> None:
     """T2 has looked for the row of T1 before T1 wrote it. Then it meets T1's lock, and frees it,
     since that row was not there: T1 decides all the same. Poison finds the row as well: either is
     enough."""
-    world = world_of()
     first = Puppet(world, add)
     writing = first.until(asks_for(Status.WRITTEN))
     assert writing is not None and isinstance(writing.items[0], Check)
@@ -339,10 +304,9 @@ def test_a_lock_is_read_before_the_row_of_its_holder(rule: str, monkeypatch: Pat
 
 
 @without(variants.fail_at_the_first_look)
-def test_an_assertion_of_several_rows_is_looked_at_twice(rule: bool) -> None:
+def test_an_assertion_of_several_rows_is_looked_at_twice(rule: bool, world: World) -> None:
     """One unit of money is moved from y to x between the reads of the two rows: neither has it, as
     it seems. That it is in one of them was true all the time."""
-    world = world_of()
     put(world, Y)
     request = [Mutation(Z, b"1")], [Or(Exact(X, b"1"), Exact(Y, b"1"))]
     asks = Puppet(world, lambda engine: engine.commit_many([request])[0], by_row=True)
@@ -352,9 +316,8 @@ def test_an_assertion_of_several_rows_is_looked_at_twice(rule: bool) -> None:
 
 
 @without(variants.judge_never_again)
-def test_what_was_read_again_is_evaluated_again(rule: bool) -> None:
+def test_what_was_read_again_is_evaluated_again(rule: bool, world: World) -> None:
     """T2 has come between T1's read and its lock; T1 reads again, and goes on."""
-    world = world_of()
     first = Puppet(world, add)
     first.until(counts(X))
     put(world, X, value=b"5")
@@ -363,10 +326,9 @@ def test_what_was_read_again_is_evaluated_again(rule: bool) -> None:
 
 
 @without(variants.bring_all_that_was_read)
-def test_a_block_brings_what_it_has_read_with_its_lock(rule: bool) -> None:
+def test_a_block_brings_what_it_has_read_with_its_lock(rule: bool, world: World) -> None:
     """A block reads X beside T1, which holds its row, and then, after T1, another key of the row
     with the lock. Were the lock taken to prove X as well, the block would replace T1's value."""
-    world = world_of()
     first = Puppet(world, add)
     first.until(asks_for(Status.ASSERTED))
     block = world.engine().transaction().__enter__()

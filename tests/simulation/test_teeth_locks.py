@@ -15,6 +15,7 @@ from tests.simulation.puppets import (
     Puppet,
     asks_for,
     checks,
+    finishes,
     frees,
     plans,
     reads_row,
@@ -39,14 +40,12 @@ from tests.simulation.teeth import (
     both_committed,
     both_protocols,
     die,
-    mend,
     put,
     putting,
     set_name,
     values,
     with_and_without,
     without,
-    world_with,
     writes,
 )
 from tests.simulation.world import POLICY, TABLE, World, key
@@ -73,7 +72,7 @@ from txn.protocol.statuses import ProtocolName, Status
 from txn.protocol.transaction import PendingCommit, Transaction, begin_commit
 from txn.request import bind_request
 from txn.stores import local
-from txn.testing.faulty import Call, Crash, Fault, Reply
+from txn.testing.faulty import Call, Fault
 
 
 def repeated(call: Call) -> Fault:
@@ -102,9 +101,8 @@ def unlocking(work: recovery.Finish) -> TakeOut:
 
 
 @without(unlocking(variants.unlock_by_write))
-def test_a_lock_is_freed_by_compare_and_set(rule: bool) -> None:
+def test_a_lock_is_freed_by_compare_and_set(rule: bool, world: World) -> None:
     """T1's unlock lands once more when T2 holds the key. A plain write would free it for T3."""
-    world = World()
     client, store = world.client(lambda call: repeated(call) if unlocks(call) else Fault())
     client.commit([Mutation(X, b"1")])
     assert len(store.in_flight) == 1
@@ -115,9 +113,8 @@ def test_a_lock_is_freed_by_compare_and_set(rule: bool) -> None:
 
 
 @without(unlocking(variants.unlock_by_marker))
-def test_free_is_an_empty_value_and_no_delete(rule: bool) -> None:
+def test_free_is_an_empty_value_and_no_delete(rule: bool, world: World) -> None:
     """A delete marker masks the lock that comes in the same millisecond."""
-    world = World()
     put(world, X)
     assert two_can_hold(world, X) is not rule
 
@@ -133,10 +130,12 @@ def trust_locks(patch: Patch) -> None:
 
 
 @without(trust_locks)
-def test_a_lock_that_is_not_there_under_the_lock_aborts(rule: bool, monkeypatch: Patch) -> None:
+def test_a_lock_that_is_not_there_under_the_lock_aborts(
+    rule: bool, monkeypatch: Patch, world: World
+) -> None:
     """Should a lock be lost for whatever reason, here by a marker, two would replace one value."""
     variants.set_unlock(monkeypatch, variants.unlock_by_marker)
-    world = world_with(b"0")
+    put(world, X, value=b"0")
     first = Puppet(world, add, policy=ONE_ATTEMPT)
     first.until(asks_for(Status.ASSERTED))
     second = add(world.client(policy=ONE_ATTEMPT)[0])
@@ -144,10 +143,9 @@ def test_a_lock_that_is_not_there_under_the_lock_aborts(rule: bool, monkeypatch:
 
 
 @without(unlocking(variants.unlock_whole_rows))
-def test_each_lock_of_a_row_is_freed_on_its_own_condition(rule: bool) -> None:
+def test_each_lock_of_a_row_is_freed_on_its_own_condition(rule: bool, world: World) -> None:
     """T1's lock of x1 and its unlock of both keys land once more while T2 holds x2. Were the row
     unlocked on the condition that x1 is T1's, T2 would lose x2."""
-    world = World()
     x1, x2 = key("x", "1"), key("x", "2")
     ghost = when(takes(x1), Fault(late=frozenset({1})))
     client, store = world.client(
@@ -161,9 +159,8 @@ def test_each_lock_of_a_row_is_freed_on_its_own_condition(rule: bool) -> None:
 
 
 @with_and_without
-def test_no_two_attempts_share_a_row_key(rule: bool) -> None:
+def test_no_two_attempts_share_a_row_key(rule: bool, world: World) -> None:
     """The first attempt's unlock lands once more, and frees the lock of one with the same key."""
-    world = World()
     doomed, store = world.client(lambda call: repeated(call) if frees(call) else Fault(), seed=77)
     with pytest.raises(AbortedError):
         doomed.commit([Mutation(X, b"1")], [Exact(X, b"other")])
@@ -189,9 +186,8 @@ def write_at_the_clock(patch: Patch) -> None:
 
 
 @without(write_at_the_clock)
-def test_a_lock_is_never_older_than_the_unlock_before_it(rule: bool) -> None:
+def test_a_lock_is_never_older_than_the_unlock_before_it(rule: bool, world: World) -> None:
     """The server's clock goes back between an unlock and a lock, which the unlock then hides."""
-    world = World()
     put(world, X)
     world.clock.set_wall_ms(world.clock.wall_ms() - 10)
     assert two_can_hold(world, X) is not rule
@@ -210,13 +206,10 @@ def take_locks_in_any_order(patch: Patch) -> None:
 
 @both_protocols
 @without(take_locks_in_any_order)
-def test_those_who_wait_take_locks_in_order(
-    rule: bool, protocol: ProtocolName, monkeypatch: Patch
-) -> None:
+def test_those_who_wait_take_locks_in_order(rule: bool, monkeypatch: Patch, world: World) -> None:
     """Two that want the same keys, named in opposite order, take turns. In the order of the
     request each would hold what the other waits for until the deadline."""
     wait_always(monkeypatch)
-    world = World(protocol=protocol)
 
     def commit(*wanted: Key) -> Puppet[object]:
         requests = [([Mutation(k, b"1") for k in wanted], [])]
@@ -228,7 +221,7 @@ def test_those_who_wait_take_locks_in_order(
 
 
 @pytest.mark.parametrize("rule", ["with", "owner is silent", "observer is deaf"])
-def test_a_waiting_owner_beats_and_is_let_live(rule: str, monkeypatch: Patch) -> None:
+def test_a_waiting_owner_beats_and_is_let_live(rule: str, monkeypatch: Patch, world: World) -> None:
     """T1 holds `a` and waits for a slow holder of `x`; T2 waits for `a`. Without T1's beats, or
     without regard to them, T2 takes it for dead after a lease, and so again with the next one."""
     if rule == "owner is silent":
@@ -243,7 +236,6 @@ def test_a_waiting_owner_beats_and_is_let_live(rule: str, monkeypatch: Patch) ->
 
         monkeypatch.setattr(recovery, "read_rows", read_rows)
     wait_always(monkeypatch)
-    world = World()
     slow = putting(world, X, value=b"0", policy=Policy(lock_ttl_ms=60_000))
     slow.until(asks_for(Status.LOCKED))
     waiting = putting(world, A, X)
@@ -267,9 +259,8 @@ class WallOnly(ManualClock):
 
 
 @with_and_without
-def test_leases_are_measured_on_a_clock_that_does_not_jump(rule: bool) -> None:
+def test_leases_are_measured_on_a_clock_that_does_not_jump(rule: bool, world: World) -> None:
     """The time of day of whoever waits is set forward by an hour, and every living owner dead."""
-    world = World()
     putting(world, X).until(asks_for(Status.ASSERTED))
     clock = ManualClock() if rule else WallOnly()
     waiting = putting(world, X, value=b"2", clock=clock, policy=Policy(deadline_ms=LONG_MS))
@@ -297,23 +288,24 @@ def roll_forward_from_the_start(patch: Patch) -> None:
     patch.setattr(six_phase, "FORWARD", tuple(forward))
 
 
-@pytest.mark.parametrize(
-    ("take_out", "stopped_at", "applied"),
-    [
-        (roll_forward_from_the_start, Status.COMPLETE, NONE),
-        (variants.unlock_with_put, Status.PUT, frozenset(range(1, 10))),
-    ],
-)
+PUT_AGAIN: dict[str, tuple[ProtocolName, TakeOut, Status, frozenset[int]]] = {
+    "from the start": ("six-phase", roll_forward_from_the_start, Status.COMPLETE, NONE),
+    "unlocked": ("six-phase", variants.unlock_with_put, Status.PUT, frozenset(range(1, 10))),
+    "without looking": ("fenced", variants.finish_without_looking, Status.COMPLETE, NONE),
+}
+
+
+@pytest.mark.usefixtures("rows_for_all")
+@pytest.mark.parametrize("name", PUT_AGAIN)
 @with_and_without
-def test_what_was_put_is_not_put_again(
-    rule: bool, take_out: TakeOut, stopped_at: Status, applied: frozenset[int], monkeypatch: Patch
-) -> None:
+def test_what_was_put_is_not_put_again(rule: bool, name: str, monkeypatch: Patch) -> None:
     """T1 stops before a status that follows its put. T2 deletes the key, and a compaction drops the
-    marker. If fsck began T1 again from the start, or T1's unlock had arrived without 3-PUT, the
-    deleted value would come back."""
+    marker. If fsck began T1 again from the start, or T1's unlock had arrived without 3-PUT, or fsck
+    did not look at a fenced lock, the deleted value would come back."""
+    protocol, take_out, stopped_at, applied = PUT_AGAIN[name]
     if not rule:
         take_out(monkeypatch)
-    world = World()
+    world = World(protocol=protocol)
     die(world, asks_for(stopped_at), [Mutation(X, b"1")], applied=applied)
     world.engine().commit([Delete(X)])
     world.memory.compact(TABLE)
@@ -321,32 +313,23 @@ def test_what_was_put_is_not_put_again(
     assert world.values([X]) == {X: None if rule else b"1"}
 
 
+@pytest.mark.usefixtures("rows_for_all")
+@both_protocols
 @with_and_without
-@pytest.mark.parametrize("late", ["a repeat", "a paused helper"])
-def test_markers_live_as_long_as_a_request_may(rule: bool, late: str) -> None:
+def test_markers_live_as_long_as_a_request_may(rule: bool, world: World) -> None:
     """T1's put lands again, after T2 has deleted the key and a compaction dropped the marker."""
-    world = World()
-    both = frozenset({0, 1})
-    client, store = world.client(when(writes, Fault(NONE, Reply.CRASH, late=both)))
-    with pytest.raises(Crash):
-        client.commit([Mutation(X, b"1")])
-    helper = Puppet(world, mend(world))
-    helper.until(lambda call: isinstance(edit := call.items[0], Edit) and edit.key.table == TABLE)
-    world.mend()
+    client, store = world.client(when(finishes(X), Fault(late=frozenset({0, 1}))))
+    client.commit([Mutation(X, b"1")])
     world.engine().commit([Delete(X)])
     world.memory.compact(TABLE, world.clock.wall_ms() - DAY_MS if rule else None)
-    if late == "a repeat":
-        deliver_all(store)
-    else:
-        helper.step()
+    deliver_all(store)
     assert world.values([X]) == {X: None if rule else b"1"}
 
 
 @without(variants.without_tags)
-def test_the_empty_tag_tells_when_a_deleted_cell_changed(rule: bool) -> None:
+def test_the_empty_tag_tells_when_a_deleted_cell_changed(rule: bool, world: World) -> None:
     """T1 deletes a cell that lies ahead of the server's clock, so that its lock is older than its
     marker. T2 finds no cell and an older lock: only the tag keeps it from committing below."""
-    world = World()
     world.memory.write([Edit(X, b"0", world.clock.wall_ms() + POLICY.skew_ms // 3)])
     world.engine().commit([Delete(X)])
     put(world, X, value=b"2")
@@ -360,18 +343,16 @@ def forget_locks_and_tags(patch: Patch) -> None:
 
 
 @without(forget_locks_and_tags)
-def test_a_commit_lies_above_locks_and_tags(rule: bool) -> None:
+def test_a_commit_lies_above_locks_and_tags(rule: bool, world: World) -> None:
     """Two deletes one after the other: the second finds no cell to take its timestamp from."""
-    world = World()
     for mutation in (Mutation(X, b"0"), Delete(X), Delete(X), Mutation(X, b"3")):
         world.engine().commit([mutation])
     assert world.values([X]) == {X: b"3" if rule else None}
 
 
 @without(lambda patch: variants.forget_cells(patch, lambda t, cells: dict.fromkeys(cells)))
-def test_a_late_put_lands_below_what_came_later(rule: bool) -> None:
+def test_a_late_put_lands_below_what_came_later(rule: bool, world: World) -> None:
     """Values are written without a condition, since each commit on a key lies above the last."""
-    world = World()
     client, store = world.client(when(writes, Fault(late=FIRST)))
     client.commit([Mutation(X, b"1")])
     put(world, X, value=b"2")
@@ -380,9 +361,8 @@ def test_a_late_put_lands_below_what_came_later(rule: bool) -> None:
 
 
 @with_and_without
-def test_a_cell_from_the_future_is_refused(rule: bool) -> None:
+def test_a_cell_from_the_future_is_refused(rule: bool, world: World) -> None:
     """A commit above it would carry the year on to every later one."""
-    world = World()
     year_ms = 365 * DAY_MS
     world.memory.write([Edit(X, b"0", world.clock.wall_ms() + year_ms)])
     skew_ms = POLICY.skew_ms if rule else 10 * year_ms
@@ -416,10 +396,12 @@ def has_committed(work: Callable[[], object]) -> bool:
 
 
 @without("protocol.retire._delete", variants.delete_plainly)
-def test_a_key_is_retired_on_the_condition_that_its_lock_is_the_retirers(rule: bool) -> None:
+def test_a_key_is_retired_on_the_condition_that_its_lock_is_the_retirers(
+    rule: bool, world: World
+) -> None:
     """T1 frees the retirer's lock. The server's clock goes back; so T1 takes the lock in the
     millisecond of the retirer's. A delete without a condition would hide T1's lock from T2."""
-    world = world_with(b"0")
+    put(world, X, value=b"0")
     world.engine().commit([Delete(X)])
     world.clock.advance(KEEP_DELETES_MS + 10)
     retirer = Puppet(world, retire)
@@ -437,10 +419,9 @@ def test_a_key_is_retired_on_the_condition_that_its_lock_is_the_retirers(rule: b
 
 
 @without("protocol.retire._delete", variants.mark_at_the_lock)
-def test_the_marker_of_a_retired_lock_lies_at_or_above_the_tag(rule: bool) -> None:
+def test_the_marker_of_a_retired_lock_lies_at_or_above_the_tag(rule: bool, world: World) -> None:
     """The key was deleted ahead of the server's clock, and is retired behind that. A later lock at
     the clock's time would be seen, and its put masked by the key's own marker."""
-    world = World()
     world.memory.write([Edit(X, b"0", world.clock.wall_ms() + POLICY.skew_ms // 3)])
     world.engine().commit([Delete(X)])
     assert retire(world.engine(), retention_ms=0)

@@ -53,9 +53,8 @@ def begin(world: World, engine: Engine | None = None) -> tuple[PartsClient, byte
 
 @both_protocols
 @without(PARTS_RULES["a part aborts alone"])
-def test_with_a_part_its_transaction_aborts(protocol: ProtocolName, rule: bool) -> None:
+def test_with_a_part_its_transaction_aborts(rule: bool, world: World) -> None:
     """Somebody takes the owner for dead at one part, and the owner decides for all."""
-    world = World(protocol=protocol)
     client, transaction, newest = begin(world)
     other = world.engine()
     other.commit([Mutation(X, b"other")])  # waits for the lease of who does not beat
@@ -73,9 +72,8 @@ def test_with_a_part_its_transaction_aborts(protocol: ProtocolName, rule: bool) 
 
 @both_protocols
 @without(PARTS_RULES["all parts are counted"])
-def test_only_counted_parts_are_committed(protocol: ProtocolName, rule: bool) -> None:
+def test_only_counted_parts_are_committed(rule: bool, world: World) -> None:
     """A task that was given up, or made more parts than the one that counts, wrote them too."""
-    world = World(protocol=protocol)
     client, transaction, newest = begin(world)
     newest = max(newest, client.write(transaction, 1, 1, [Mutation(Z, b"stray")]))
     client.commit(transaction, [1, 1], newest)
@@ -86,11 +84,8 @@ def test_only_counted_parts_are_committed(protocol: ProtocolName, rule: bool) ->
 
 @both_protocols
 @without(PARTS_RULES["parts are not finished first"])
-def test_a_transaction_goes_on_when_its_parts_are_complete(
-    protocol: ProtocolName, rule: bool
-) -> None:
+def test_a_transaction_goes_on_when_its_parts_are_complete(rule: bool, world: World) -> None:
     """So parts that come late are told from those that were decided."""
-    world = World(protocol=protocol)
     client, transaction, newest = begin(world)
     client.commit(transaction, [1, 1], newest)
     world.mend()
@@ -100,10 +95,9 @@ def test_a_transaction_goes_on_when_its_parts_are_complete(
 @both_protocols
 @without(PARTS_RULES["a plan is put plainly"])
 def test_a_plan_is_put_on_the_condition_that_the_part_has_not_followed(
-    protocol: ProtocolName, rule: bool
+    rule: bool, world: World
 ) -> None:
     """A copy of a task stops before its plan; meanwhile all is decided, and half of it is done."""
-    world = World(protocol=protocol)
     put(world, X, Y, value=b"0")
     engine, _ = world.client(when(asks_for(Status.ASSERTED), Fault(reply=Reply.CRASH)))
     client = PartsClient(engine)
@@ -133,8 +127,7 @@ def test_a_plan_is_put_on_the_condition_that_the_part_has_not_followed(
 
 @both_protocols
 @without(PARTS_RULES["a part is undecided while it says so"])
-def test_readers_ask_the_transaction_of_a_part(protocol: ProtocolName, rule: bool) -> None:
-    world = World(protocol=protocol)
+def test_readers_ask_the_transaction_of_a_part(rule: bool, world: World) -> None:
     client, transaction, newest = begin(world)
     client.commit(transaction, [1, 1], newest, ack="decided")
     reader = world.engine()
@@ -173,11 +166,8 @@ def commit_beside(engine: Engine, value: bytes) -> None:
 
 @both_protocols
 @without(PARTS_RULES["an absent transaction is not poisoned"])
-def test_an_absent_transaction_is_poisoned_before_its_parts_abort(
-    protocol: ProtocolName, rule: bool
-) -> None:
+def test_an_absent_transaction_is_poisoned_before_its_parts_abort(rule: bool, world: World) -> None:
     """A gateway that answers from the past shows the part and not its transaction, which lives."""
-    world = World(protocol=protocol)
     client, transaction, newest = begin(world)
     commit_beside(world.client(store=Hiding(world.memory, transaction))[0], b"9")
     committed = client.commit(transaction, [1, 1], newest)
@@ -189,10 +179,9 @@ def test_an_absent_transaction_is_poisoned_before_its_parts_abort(
 @pytest.mark.parametrize("late", [False, True], ids=["lost", "late"])
 @without(PARTS_RULES["an absent transaction is not poisoned"])
 def test_of_a_purged_transaction_all_parts_abort(
-    protocol: ProtocolName, late: bool, rule: bool
+    protocol: ProtocolName, late: bool, rule: bool, world: World
 ) -> None:
     """Its owner may live, and its first write may arrive once more."""
-    world = World(protocol=protocol)
     engine, store = world.client(when(asks_for(Status.WRITTEN), Fault(late=FIRST)))
     client, transaction, newest = begin(world, engine)
     seen = whole_row(engine.context, transaction)
@@ -214,9 +203,8 @@ def test_of_a_purged_transaction_all_parts_abort(
 
 @both_protocols
 @without(PARTS_RULES["parts are not counted"])
-def test_a_part_that_a_scan_missed_is_looked_up(protocol: ProtocolName, rule: bool) -> None:
+def test_a_part_that_a_scan_missed_is_looked_up(rule: bool, world: World) -> None:
     """The transaction would be complete without it."""
-    world = World(protocol=protocol)
     _, transaction, newest = begin(world)
     hiding = Hiding(world.memory, child_key(transaction, 1, 0), scans=True)
     client = PartsClient(world.client(store=hiding)[0])
@@ -226,11 +214,8 @@ def test_a_part_that_a_scan_missed_is_looked_up(protocol: ProtocolName, rule: bo
 
 @both_protocols
 @without(PARTS_RULES["a lost part is over"])
-def test_a_transaction_that_has_lost_a_part_is_not_complete(
-    protocol: ProtocolName, rule: bool
-) -> None:
+def test_a_transaction_that_has_lost_a_part_is_not_complete(rule: bool, world: World) -> None:
     """Somebody deleted its row: nobody takes the key's old value for its newest one."""
-    world = World(protocol=protocol)
     client, transaction, newest = begin(world)
     lost = child_key(transaction, 1, 0)
     for row in world.memory.scan(TRANSACTIONS, lost, lost + b"\0"):
@@ -288,9 +273,8 @@ def test_a_copy_of_a_part_with_a_false_assertion_fails_at_once(rule: bool) -> No
     assert (store.calls < 10) is rule
 
 
-def test_a_part_that_another_transport_finishes_shows_when() -> None:
+def test_a_part_that_another_transport_finishes_shows_when(world: World) -> None:
     """Without that the part was unreadable, and its transaction stayed at 2 for ever."""
-    world = World()
     _, transaction, stamp = begin(world)
     owner = Puppet(world, lambda engine: PartsClient(engine).commit(transaction, [1, 1], stamp))
     owner.until(asks_for(Status.ASSERTED))
@@ -303,9 +287,8 @@ def test_a_part_that_another_transport_finishes_shows_when() -> None:
     assert world.values([X, Y]) == {X: b"9", Y: b"1"}
 
 
-def test_a_purge_cell_by_cell_lets_no_owner_decide_meanwhile() -> None:
+def test_a_purge_cell_by_cell_lets_no_owner_decide_meanwhile(world: World) -> None:
     """A decision without a buffer is one that nobody can finish."""
-    world = World()
     put(world, X, Y, value=b"0")
     owner = Puppet(world, lambda engine: engine.commit([Mutation(X, b"1")]))
     owner.until(asks_for(Status.ASSERTED))

@@ -46,7 +46,6 @@ from tests.simulation.teeth import (
     values,
     with_and_without,
     without,
-    world_with,
     writes,
 )
 from tests.simulation.variants import believe_what_was_read
@@ -68,10 +67,9 @@ pytestmark = pytest.mark.usefixtures("rows_for_all")
 
 
 @without("reading.snapshot.value_of", variants.trust_all_decided)
-def test_the_buffer_speaks_only_for_a_holder_at_2_asserted(rule: bool) -> None:
+def test_the_buffer_speaks_only_for_a_holder_at_2_asserted(rule: bool, world: World) -> None:
     """T1 puts, unlocks and stops; T2 overwrites; T1's lock request lands once more. Whoever trusts
     the buffer of any decided holder reads what T2 has replaced."""
-    world = World()
     ghost = when(takes(X), Fault(late=frozenset({1})))
     stop = when(asks_for(Status.COMPLETE), Fault(NONE, Reply.CRASH))
     first, store = world.client(plans(ghost, stop))
@@ -83,23 +81,21 @@ def test_the_buffer_speaks_only_for_a_holder_at_2_asserted(rule: bool) -> None:
     assert values(world.engine().read([X])) == [b"2" if rule else b"1"]
 
 
-@pytest.mark.parametrize(
-    ("protocol", "take_out"),
-    [
-        ("six-phase", set_name("reading.snapshot._try", variants.look_once)),
-        ("six-phase", set_name("reading.snapshot._is_last", lambda value, tag: True)),
-        ("fenced", variants.look_at_locks_once),
-    ],
-    ids=["cells", "tags", "locks"],
-)
+LOOKS: list[tuple[ProtocolName, TakeOut]] = [
+    ("six-phase", set_name("reading.snapshot._try", variants.look_once)),
+    ("six-phase", set_name("reading.snapshot._is_last", lambda value, tag: True)),
+    ("fenced", variants.look_at_locks_once),
+]
+
+
+@pytest.mark.parametrize(("protocol", "take_out"), LOOKS, ids=["cells", "tags", "locks"])
 @with_and_without
 def test_cells_tags_and_locks_are_looked_at_twice(
-    rule: bool, protocol: ProtocolName, take_out: TakeOut, monkeypatch: Patch
+    rule: bool, take_out: TakeOut, monkeypatch: Patch, world: World
 ) -> None:
     """A transaction commits both keys between the reads of their rows, and lets its locks go."""
     if not rule:
         take_out(monkeypatch)
-    world = World(protocol=protocol)
     put(world, X, Y, value=b"0")
     reader = Puppet(world, lambda engine: engine.read([X, Y]), by_row=True)
     reader.until(reads_row(Y))
@@ -110,17 +106,17 @@ def test_cells_tags_and_locks_are_looked_at_twice(
 @without("reading.snapshot._was_undecided", lambda *args: True)
 def test_one_look_is_enough_only_where_nobody_has_decided(rule: bool) -> None:
     """T1 was told committed, and has not put its value yet: the fenced lock's holder knows it."""
-    world = world_with(b"0", "fenced")
+    world = World(protocol="fenced")
+    put(world, X, value=b"0")
     die(world, finishes(X), *ADD)
     assert values(world.engine().read([X])) == [b"1" if rule else b"0"]
 
 
 @both_protocols
 @without("reading.snapshot.has_crossed", lambda before, after: False)
-def test_holders_are_looked_at_twice(rule: bool, protocol: ProtocolName) -> None:
+def test_holders_are_looked_at_twice(rule: bool, protocol: ProtocolName, world: World) -> None:
     """Two keys, two holders. The first decides after the reader has looked at it, then the second
     decides, then the reader looks at that one: it would have the later commit alone."""
-    world = World(protocol=protocol)
     put(world, X, Y, value=b"0")
     writers = {k: putting(world, k) for k in (X, Y)}
     for writer in writers.values():
@@ -138,9 +134,8 @@ def test_holders_are_looked_at_twice(rule: bool, protocol: ProtocolName) -> None
 
 
 @without("protocol.prepare.find_phantom", lambda *_: None)
-def test_ranges_are_looked_at_under_the_locks(rule: bool) -> None:
+def test_ranges_are_looked_at_under_the_locks(rule: bool, world: World) -> None:
     """Two blocks find a range empty, and each adds to it: one of them must not."""
-    world = World()
     one, two = Block(world, A), Block(world, B)
     one.until(asks_for(Status.ASSERTED))
     assert two.finish() is not rule
@@ -174,19 +169,19 @@ def put_before(match: Match, client: Puppet[bool], world: World) -> list[bool]:
 @pytest.mark.parametrize("client", [Block, lambda world, written: validator(world, written, A)])
 @without("reading.snapshot.hides_values", lambda rules, holder, cells: False)
 def test_readers_wait_for_a_transaction_that_has_validated(
-    rule: bool, client: Callable[[World, Key], Puppet[bool]], protocol: ProtocolName
+    rule: bool, client: Callable[[World, Key], Puppet[bool]], world: World
 ) -> None:
     """It has looked at its range or its key, and is about to decide."""
-    world = World(protocol=protocol)
     found = put_before(asks_for(Status.ASSERTED), client(world, Y), world)
     assert (found != IN_NO_ORDER) is rule
 
 
 @without("protocol.six_phase.prepare_six_phase", variants.look_before_the_step)
-def test_ranges_are_looked_at_once_the_row_says_so(rule: bool, monkeypatch: Patch) -> None:
+def test_ranges_are_looked_at_once_the_row_says_so(
+    rule: bool, monkeypatch: Patch, world: World
+) -> None:
     """Readers do not wait for an attempt that waits for locks, while its row is at 0-WRITTEN."""
     monkeypatch.setattr(prepare, "EARLY", prepare.LATE)
-    world = World()
     found = put_before(asks_for(Status.LOCKED), Block(world, Y), world)
     assert (found != IN_NO_ORDER) is rule
 
@@ -205,10 +200,9 @@ def exchange(world: World, comes: Key, goes: Key) -> None:
 
 
 @without("protocol.ranges.Digest.add", variants.forget_what_is_left)
-def test_ranges_with_deleted_keys_are_looked_at_twice(rule: bool) -> None:
+def test_ranges_with_deleted_keys_are_looked_at_twice(rule: bool, world: World) -> None:
     """A block knows that B had come to its range, from a key that came with it. While it looks, A
     comes to the part that it has seen, and then B goes from the part that it has not."""
-    world = World()
     put(world, A)
     world.engine().commit([Delete(A)])
     block = Block(world, Y)
@@ -221,10 +215,9 @@ def test_ranges_with_deleted_keys_are_looked_at_twice(rule: bool) -> None:
 
 
 @without("protocol.ranges.Digest.add", variants.forget_what_is_left)
-def test_what_is_left_of_deleted_keys_is_compared(rule: bool) -> None:
+def test_what_is_left_of_deleted_keys_is_compared(rule: bool, world: World) -> None:
     """One of two items is always there. They change places whenever a snapshot has passed the one
     that is away, so that no look at the range meets either."""
-    world = World()
     put(world, A, B)
     world.engine().commit([Delete(A)])
     reader = Puppet(
@@ -236,14 +229,13 @@ def test_what_is_left_of_deleted_keys_is_compared(rule: bool) -> None:
     assert bool(reader.finish()) is rule
 
 
-def test_a_block_that_comes_between_two_looks_is_waited_for() -> None:
+def test_a_block_that_comes_between_two_looks_is_waited_for(world: World) -> None:
     """Somebody who only reads meets it when looking whether all is as it was."""
 
     def look(engine: Engine) -> bool:
         with engine.transaction() as t:
             return t.get(X) is not None and not t.scan(prefix=ITEM)
 
-    world = World()
     put(world, X)
     reader = Puppet(world, look, by_row=True)
     for _ in range(3):  # to read, to look, and to look again
@@ -256,9 +248,8 @@ def test_a_block_that_comes_between_two_looks_is_waited_for() -> None:
 
 @without(believe_what_was_read)
 @both_protocols
-def test_two_that_validate_what_the_other_writes(protocol: ProtocolName, rule: bool) -> None:
+def test_two_that_validate_what_the_other_writes(rule: bool, world: World) -> None:
     """Write skew: each finds the other's key absent, and puts its own."""
-    world = World(protocol=protocol)
     one, two = validator(world, Y, A), validator(world, A, Y)
     two.until(asks_for(Status.WRITTEN))
     one.until(asks_for(Status.ASSERTED))
@@ -268,9 +259,8 @@ def test_two_that_validate_what_the_other_writes(protocol: ProtocolName, rule: b
 
 @without(believe_what_was_read)
 @both_protocols
-def test_a_validated_key_is_free(protocol: ProtocolName, rule: bool) -> None:
+def test_a_validated_key_is_free(rule: bool, world: World) -> None:
     """Its cell may be old: somebody has committed another value, and not put it yet."""
-    world = World(protocol=protocol)
     one = validator(world, Y, A)
     one.until(asks_for(Status.WRITTEN))
     two = putting(world, A, B)
@@ -290,10 +280,11 @@ def forget_who_waited(patch: Patch) -> None:
 
 
 @without(forget_who_waited)
-def test_an_attempt_that_waited_for_locks_validates_after_its_step(rule: bool) -> None:
+def test_an_attempt_that_waited_for_locks_validates_after_its_step(
+    rule: bool, world: World
+) -> None:
     """Readers do not wait for it before it is at 1-LOCKED, and what it read with that step may be
     older: they see what has changed since, and not yet what it puts."""
-    world = World()
     put(world, Y)
     first = putting(world, Y, value=b"2")
     first.until(asks_for(Status.ASSERTED))
@@ -334,10 +325,9 @@ def look_at_each_key_alone(patch: Patch) -> None:
 @without(look_at_each_key_alone)
 @both_protocols
 def test_keys_in_several_rows_are_validated_at_one_instant(
-    protocol: ProtocolName, rule: bool
+    protocol: ProtocolName, rule: bool, world: World
 ) -> None:
     """One of two keys is always there. They change places between the looks at them."""
-    world = World(protocol=protocol)
     put(world, B)
     one = validator(world, Y, A, B)
     if protocol == "six-phase":
@@ -423,14 +413,13 @@ FIRST_CHANGES: dict[str, tuple[Mutation | Delete, list[Key], TakeOut]] = {
 @pytest.mark.parametrize("name", FIRST_CHANGES)
 @with_and_without
 def test_what_is_older_than_the_first_known_change_stays(
-    rule: bool, name: str, protocol: ProtocolName, monkeypatch: Patch
+    rule: bool, name: str, monkeypatch: Patch, world: World
 ) -> None:
     """An older cell was read before every later change, and taking back the first one known would
     show half of a transaction. Of an absent one a second listing sees what came before that."""
     change, founded, take_out = FIRST_CHANGES[name]
     if not rule:
         take_out(monkeypatch)
-    world = World(protocol=protocol)
     commit(world, *(Mutation(k, b"0") for k in founded), ms=1_000)
     instant = find_instant(world.engine().context, BOUNDS)
     found = read_past_undecided(world, instant, ([change, Mutation(Y, b"1")], [Mutation(K, b"2")]))
@@ -438,9 +427,8 @@ def test_what_is_older_than_the_first_known_change_stays(
 
 
 @both_protocols
-def test_a_key_that_only_the_second_listing_finds_changed_stays(protocol: ProtocolName) -> None:
+def test_a_key_that_only_the_second_listing_finds_changed_stays(world: World) -> None:
     """The second listing may have passed its first change as the first listing may."""
-    world = World(protocol=protocol)
     commit(world, Mutation(Y, b"0"), ms=1_000)
     instant = find_instant(world.engine().context, BOUNDS)
     stories = [([Mutation(k, b"1")], [Mutation(k, b"2")]) for k in (K, X)]

@@ -65,6 +65,14 @@ def unlock_beside_lost_steps(patch: Patch) -> None:
     patch.setattr(schedule_module, "draw_fault", lose_a_part)
 
 
+def read_beside_parts(patch: Patch) -> None:
+    """Let readers not ask for the transaction of a part, where all commits are in parts."""
+    PARTS_RULES["a part is undecided while it says so"](patch)
+    rates = {"fault_rate": 0.1, "crash_rate": 0.4}
+    set_weather(patch, 2, readers=3, fscks=0, one_cell=False, collects=False, **rates)
+    patch.setattr(schedule_module, "IN_PARTS", (1.0,))
+
+
 def lose_a_part(random: Random, call: Call, crash_rate: float) -> Fault:
     reply = Reply.CRASH if random.random() < crash_rate else Reply.MAYBE_APPLIED
     if call.method not in CHANGING:
@@ -79,7 +87,7 @@ VARIANTS: dict[str, TakeOut] = {
     "unlocks travel with 3-PUT": unlock_beside_lost_steps,
     "a part aborts alone": PARTS_RULES["a part aborts alone"],
     "parts are not finished first": PARTS_RULES["parts are not finished first"],
-    "a part is undecided while it says so": PARTS_RULES["a part is undecided while it says so"],
+    "a part is undecided while it says so": read_beside_parts,
     "parts are not counted": PARTS_RULES["parts are not counted"],
 }
 
