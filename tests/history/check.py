@@ -73,8 +73,8 @@ def dependencies(account: Account) -> Iterator[Dependency]:
 
 
 def _moments(happened: Iterable[Transaction]) -> Iterator[tuple[Node, Node]]:
-    """From each transaction to the moment of its end, from each moment to the next, and from the
-    last moment before it to each transaction: as good as an edge from each to all later ones."""
+    """Lead from each transaction over the moments of ends to all later ones: this keeps edges
+    few."""
     events: list[tuple[int, bool, Transaction]] = []
     for t in happened:
         events.append((t.start, False, t))
@@ -167,8 +167,7 @@ def _both_write(d: Dependency) -> bool:
 
 
 def _single(known: Dependencies) -> Cycle | None:
-    """A cycle with one edge of a reader: what was read, or scanned, before a change, and what that
-    change led to."""
+    """A cycle with one edge of a reader."""
     graph = _only(known, Edge.WW, Edge.WR)
     place = _places(_only(known, *DATA))
     best: Cycle | None = None

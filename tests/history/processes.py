@@ -74,8 +74,7 @@ def open_engine(
 
 
 def judge(plans: Iterable[Plan]) -> None:
-    """Carry out plans until one of their readers has met a transaction half done, as sooner or
-    later one does; what the protocol promises must hold in each of them."""
+    """Carry out plans until one of their readers has met a transaction half done."""
     for plan in plans:
         result, found = run(plan), MODELS[plan.model].check
         assert found(result.writers) == []
@@ -129,8 +128,7 @@ class _Client(NamedTuple):
     errors: Path
 
     def kill(self) -> None:
-        """Kill the process, which must not have ended by itself: nothing that clients are told to
-        do may fail but as `TxnError`."""
+        """Kill the process, which must not have ended by itself."""
         self.process.kill()
         code = self.process.wait()
         assert code == -signal.SIGKILL, f"it ended with {code}: {self.errors.read_text()}"

@@ -49,8 +49,7 @@ def to_file(path: Path) -> Callable[[Line], object]:
 
 
 def load(folder: Path) -> list[Transaction]:
-    """Read back all the files of a folder: what is whole, and so was told before its client went
-    on."""
+    """Read back the lines that are whole: of another its client had not gone on."""
     texts = [path.read_text() for path in sorted(folder.glob("*.jsonl"))]
     lines = (line for text in texts for line in text.splitlines(keepends=True))
     return history(json.loads(line) for line in lines if line.endswith("\n"))

@@ -80,8 +80,7 @@ class Blocks(HistorySchedule):
         return [deque([block, block]) for _ in range(4)]
 
     def _plan(self, name: str, call: Call) -> Fault:
-        """Let somebody stop for a while, most of all before a decision, and others do a lot
-        meanwhile."""
+        """Let somebody stop for a while, most of all before a decision."""
         if self.random.random() < (0.5 if asks_for(Status.ASSERTED)(call) else PAUSE_RATE):
             self.scheduler.sleep_ms(self.random.choice(PAUSES_MS))
         return super()._plan(name, call)
@@ -201,8 +200,7 @@ class Snapshots(HistorySchedule):
             self.scheduler.sleep_ms(self.random.choice((0, 0, 5, 100)))
 
     def _read_snapshot(self, readers: Work, planner: Engine) -> None:
-        """Read the table in tasks, each of which opens the store for itself and lists transactions
-        slowly, as they were while the planner found the instant."""
+        """Read the table in tasks, each of which opens the store for itself and lists slowly."""
         recorder, keys = readers.recorder, readers.keys
         start = recorder.now()
         instant = find_instant(planner.context, Bounds(0, LATENESS_MS))

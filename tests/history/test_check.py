@@ -28,8 +28,8 @@ def t(
 
 
 def tell(*texts: str) -> History:
-    """Histories of lists. `name@start-end x+1 y= x=12 z-` appends 1 to x, reads nothing from y and
-    1 and 2 from x, and scans past z. With `!` it was aborted, with `?` its ending is unknown."""
+    """`name@start-end x+1 y= x=12 z-` appends 1 to x, reads y and x, scans past z; ! aborted, ?
+    unknown."""
     return [_tell(*text.split()) for text in texts]
 
 

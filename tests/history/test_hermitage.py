@@ -30,8 +30,6 @@ A, B, _ = ITEMS
 
 @pytest.fixture(params=product(get_args(ProtocolName), get_args(Checking)), ids=str)
 def each_database(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Whatever the database's protocol, and whether what is only read is locked or validated, an
-    anomaly is prevented, or permitted, all the same."""
     protocol, assertions = request.param
     monkeypatch.setattr(Story, "protocol", protocol)
     monkeypatch.setattr(Story, "policy", replace(Story.policy, assertions=assertions))
@@ -220,8 +218,7 @@ def test_one_read_prevents_g_single() -> None:
 
 
 def overtaken_look(finishes: bool) -> Story:
-    """Somebody adds to a range after a block has looked at it under its locks, and before the block
-    decides. A third one, which only reads, sees that; does it see what the block replaces?"""
+    """Somebody adds to a range after a block has looked at it. What does a third one see?"""
     story = Story(BLOCK, y="0")
     scanning, adding = story.session("scanning"), story.session("adding")
     assert scanning.scan() == set()

@@ -93,8 +93,7 @@ def test_a_missing_safeguard_shows_in_a_history(name: str, monkeypatch: Patch) -
 
 
 def test_readers_that_do_not_wait_show_in_a_history(monkeypatch: Patch) -> None:
-    """Somebody changes what a block has read between its validation and its decision, and somebody
-    who only reads comes by: it takes three to see it, so here are many who read."""
+    """It takes three to see it, so here are many who read."""
     for module in (snapshot, scans):
         monkeypatch.setattr(module, "hides_values", lambda rules, holder, cells: False)
     monkeypatch.setattr(snapshot, "_was_undecided", variants.was_undecided)

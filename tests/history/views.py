@@ -222,8 +222,7 @@ class Gap(NamedTuple):
 
 
 def with_absences_named(history: Sequence[Transaction]) -> list[Transaction]:
-    """Return the history with each read of nothing named after the deletion that it saw, and
-    without those that may have seen one or another."""
+    """Return the history with each read of nothing named after the deletion that it saw."""
     gaps = _gaps([t for t in history if t.ending is not Ending.ABORTED])
     return [_renamed(t, gaps) for t in history]
 

@@ -158,8 +158,7 @@ class Work:
         self._end(name, result)
 
     def block(self, engine: Engine, ack: Ack = "complete", once: str | None = None) -> None:
-        """The same in an interactive transaction, which reads or scans once or twice, and may not
-        write."""
+        """The same in an interactive transaction, which may not write."""
         name, start, noted = self._next(), self.recorder.now(), False
         try:
             with engine.transaction(ack=ack, once=once) as t:

@@ -41,8 +41,7 @@ def test_without_a_safeguard_a_property_is_violated(case: str) -> None:
 @pytest.mark.long
 @pytest.mark.parametrize("safeguard", HARMLESS_ALONE)
 def test_the_second_line_of_defence_is_enough_alone(safeguard: str) -> None:
-    """Two rules guard a lock that is hidden by its cell's history, and the check under the locks
-    makes it harmless. The page says so; were it not true, the rules would matter more."""
+    """The check under the locks makes harmless what either of two other rules prevents."""
     assert search(["SHAPE=1", safeguard]).violated is None
 
 

@@ -173,8 +173,7 @@ def balance(cell: Cell | None) -> int:
 
 
 def judge(bank: Bank, stored: Balances, outcome: Callable[[bytes], str]) -> None:
-    """Check the record against what is stored in the end. outcome: what is known of a transaction,
-    by its row key."""
+    """Compare the record with what is stored. outcome: what is known of a transaction."""
     logs = {attempt.log: stored[attempt.log] for attempt in bank.attempts}
     for attempt in bank.attempts:
         _judge_reply(attempt, logs, bank.attempts, outcome)
@@ -239,9 +238,8 @@ def _judge_reads(
     logs: Mapping[Key, Cell | None],
     histories: Sequence[Sequence[tuple[int, int, Attempt]]],
 ) -> None:
-    """Each read is a consistent cut of the histories, and not older than what was finished before
-    it began: commits that were reported, and earlier reads. Of any two, one has all that the
-    other has."""
+    """Each read is a consistent cut, no older than what was finished before; any two are in
+    order."""
     place = {
         (id(attempt), i): n
         for i, history in enumerate(histories)
@@ -273,8 +271,7 @@ def _cuts(
     place: Mapping[tuple[int, int], int],
     floor: Sequence[int],
 ) -> list[Cut]:
-    """Return the versions that the read may have seen, one of each account, if they have each
-    attempt as a whole or not at all. An absent account may be absent in several of its versions."""
+    """Return the versions that the read may have seen, each attempt as a whole or not at all."""
     candidates = [
         [
             n

@@ -98,8 +98,7 @@ def deliver_all(store: FaultyStore) -> None:
 
 
 def verify(run: Run) -> bool:
-    """Check that the transaction happened as a whole or not at all, that its client was told the
-    truth, and that its rows say so too. Return whether it happened."""
+    """Check that it happened as a whole or not at all, as its client was told; return if it did."""
     shape, world, result = run.shape, run.world, run.result
     values = world.values(shape.keys)
     wholes = [row for row in world.rows()[1:] if parent_of(row.row_key) is None]
@@ -137,9 +136,7 @@ def second(shape: Shape) -> dict[Key, bytes | None]:
 
 
 def stop_fsck(world: World, number: int, applied: frozenset[int] | None = None) -> bool:
-    """Mend a world by an fsck that stops at its changing call of this number; return whether it
-    came so far. One that stops at a read leaves the same world. applied: what takes effect of that
-    call; None: all."""
+    """Mend by an fsck that stops at its changing call of this number; return if it came so far."""
     changes = count(1)
 
     def plan(call: Call) -> Fault:
@@ -172,8 +169,7 @@ def faults_together(call: Call) -> Iterator[Fault]:
 
 
 def parts(call: Call) -> Iterator[frozenset[int]]:
-    """Yield which items of a call may take effect without the others: every set of up to four
-    items; of more items the beginnings, the single ones, and all but one."""
+    """Yield which items may take effect without the others: every set of four, or some of more."""
     positions = range(len(call.items)) if call.method in CHANGING else range(0)
     if len(positions) <= 4:
         for size in range(len(positions) + 1):

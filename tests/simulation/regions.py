@@ -73,8 +73,7 @@ class RegionStore:
         self.pending.pop(region, None)
 
     def crash(self, region: Region, keep: int = 0) -> int:
-        """Lose the pending writes of a region except the first `keep`, which become durable; return
-        how many are lost."""
+        """Lose the pending writes of a region except the first `keep`; return how many are lost."""
         lost = self.pending.pop(region, [])[keep:]
 
         def put_back(writer: Writer) -> None:
@@ -93,8 +92,7 @@ class RegionStore:
             self.flush(self.region_of(edit.key))
 
     def check_and_put(self, checks: Sequence[Check], *, durable: bool = True) -> list[bool]:
-        """Carry out the checks in order. One that is refused writes nothing, and waits for no
-        log."""
+        """Carry out the checks in order. One that is refused waits for no log."""
         answers: list[bool] = []
         copies: list[RowCopy] = []
 

@@ -285,8 +285,7 @@ class Schedule:
         self.scheduler.spawn(name, counted)
 
     def _client(self, name: str, tasks: deque[Task]) -> None:
-        """Do the tasks. Another client takes over from one that crashed, and does a task again
-        only if it has a token."""
+        """Another client takes over from one that crashed; it repeats only tasks with a token."""
         engine = self._engine(name)
         try:
             while tasks:
@@ -331,8 +330,6 @@ class Schedule:
             accept(finding)
 
     def _nature(self) -> None:
-        """Deliver late requests, compact, set clocks, and write and lose logs, as long as anybody
-        is at work."""
         random = self.random
         while self._busy:
             self.scheduler.sleep_ms(random.choice((0, 1, 5, 20, 100)))

@@ -29,8 +29,7 @@ each_protocol = pytest.mark.parametrize("protocol", PROTOCOLS)
 def run(
     protocol: ProtocolName, batch_faults: dict[int, Fault]
 ) -> tuple[list[bool], list[object], list[Call]]:
-    """Send the batch, and mend; return which of its transactions are there, each as a whole and as
-    its client was told, and what the client was told, and its calls."""
+    """Send the batch, and mend; return what is there, which must be what the client was told."""
     world = World(protocol=protocol)
     calls: list[Call] = []
 

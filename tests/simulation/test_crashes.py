@@ -113,8 +113,7 @@ def test_the_same_where_it_is_one_local_transaction(shape: Shape) -> None:
 @with_rows
 @also_in_parts
 def test_a_reader_sees_all_or_nothing_of_what_a_client_left(shape: Shape) -> None:
-    """What they see of a half-done transaction is what it will be. Readers wait only for one that
-    may have validated, and abort it once its lock TTL is over."""
+    """Readers wait only for one that may have validated, and abort it once its lock TTL is over."""
     for call in run(shape).calls:
         for fault in faults(call):
             broken = run(shape, {call.number: fault})
@@ -136,8 +135,7 @@ def test_a_reader_sees_all_or_nothing_of_what_a_client_left(shape: Shape) -> Non
 @pytest.mark.parametrize("atomic", [False, True])
 @also_in_parts
 def test_the_next_client_finishes_what_one_left(shape: Shape, atomic: bool) -> None:
-    """Whoever meets the locks of a dead client gets on without an operator, also one that commits
-    in one local transaction, and then goes step by step itself."""
+    """Also one that commits in one local transaction, and then goes step by step itself."""
     for call in run(shape).calls:
         for fault in faults(call):
             broken = run(shape, {call.number: fault})
@@ -190,8 +188,7 @@ def test_what_a_dead_client_wrote_may_happen_again(shape: Shape) -> None:
 @with_rows
 @also_in_parts
 def test_fsck_may_be_stopped_at_any_call(shape: Shape) -> None:
-    """Another fsck finishes the work. A client that dies while it reads leaves what it left at the
-    call before."""
+    """A client that dies while it reads leaves what it left at the call before."""
     calls = run(shape).calls
     for call in calls:
         if call.method not in CHANGING and call is not calls[-1]:
@@ -230,8 +227,7 @@ TWICE = ("two rows, asserted", "false assertion", "once")
 @with_rows
 @pytest.mark.parametrize("name", [*TWICE, *(f"fenced, {name}" for name in TWICE)])
 def test_any_two_calls_may_fail(name: str) -> None:
-    """The second fault hits what the first one has set going: reads after a lost reply, releases
-    after an abort."""
+    """The second fault hits what the first one has set going: reads, releases."""
     shape = BY_NAME[name]
     for call in run(shape).calls:
         for first in coarse(call):

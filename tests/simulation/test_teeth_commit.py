@@ -167,9 +167,7 @@ def test_a_paused_helper_does_not_bring_a_row_back(
 def test_a_row_that_may_have_been_deleted_is_not_used(
     protocol: ProtocolName, rule: str, monkeypatch: Patch, world: World
 ) -> None:
-    """The owner is stopped for a day after its first write. The row is aborted by two helpers, of
-    whom one is stopped before its last step, and fsck deletes it. The owner sends the row again and
-    decides; the helper wakes, and frees its lock or hides its decision."""
+    """An owner that was stopped for a day sends its row again; a helper wakes, and undoes it."""
     if rule in ("markers alone", "without"):
         monkeypatch.setattr("txn.protocol.prepare.WRITTEN_WITHIN_MS", LONG_MS)
     unheard = when(asks_for(Status.WRITTEN), Fault(reply=Reply.MAYBE_APPLIED))
@@ -199,9 +197,7 @@ def test_a_row_that_may_have_been_deleted_is_not_used(
 def test_a_row_whose_poison_may_have_been_collected_is_not_used(
     protocol: ProtocolName, rule: str, monkeypatch: Patch, world: World
 ) -> None:
-    """T1's lock arrives without its row, and T1 is stopped for a day. A helper poisons the row, and
-    is stopped before it frees the lock; fsck deletes the row. T1 sends it again, and decides; the
-    helper wakes, and frees the lock for T2."""
+    """Here the row was lost and poisoned; the helper wakes, and frees the lock for another."""
     if rule in ("markers alone", "without"):
         monkeypatch.setattr("txn.protocol.prepare.WRITTEN_WITHIN_MS", LONG_MS)
     owner = Puppet(world, add, faults=lock_without_row(), policy=LATE)
@@ -221,8 +217,7 @@ def test_a_row_whose_poison_may_have_been_collected_is_not_used(
 @without(free_without_poison)
 @pytest.mark.parametrize("by", ["a client", "fsck"])
 def test_a_row_is_poisoned_before_its_lock_is_freed(by: str, rule: bool, world: World) -> None:
-    """T1's lock arrives before its row. Somebody finds no row, and is about to free the lock; T1's
-    row arrives, and T1 decides. T2 replaces the same value."""
+    """T1's row arrives after its lock, when somebody who met that is about to free it."""
     first = Puppet(world, add, faults=lock_without_row())
     first.until(sleeps)
     other = Puppet(world, add if by == "a client" else mend(world))
@@ -367,8 +362,7 @@ def test_retention_counts_from_the_end_of_a_transaction(
 def test_a_decided_transaction_waits_for_its_table(
     rule: bool, harm: str, monkeypatch: Patch
 ) -> None:
-    """Were the error told, the client would do it all again; were the values in that table left
-    out, half of the transaction would be lost."""
+    """Told, the client would do it all again; left out, half of the transaction would be lost."""
     if not rule and harm == "told":
         monkeypatch.setattr("txn.protocol.commit.finish_or_leave", variants.tell_what_fails)
     elif not rule:
@@ -412,9 +406,7 @@ def trust_poison(patch: Patch) -> None:
 @both_protocols
 @pytest.mark.parametrize("asks", ["another client", "its owner"])
 def test_a_poisoned_row_is_unknown_and_not_aborted(rule: bool, asks: str, world: World) -> None:
-    """T2 is stopped before it poisons T1's row, which has not arrived. T1 commits, and its row is
-    deleted after the retention; then T2 goes on. Whoever hears "aborted" does it all again: a
-    client that asks, or T1's owner, if it was stopped after it had sent the decision."""
+    """T2 poisons T1's row when that has committed and was deleted. T1 must not do it all again."""
     world.collect()
     is_owner = asks == "its owner"
     lost = when(asks_for(Status.ASSERTED), Fault(reply=Reply.MAYBE_APPLIED))

@@ -93,8 +93,7 @@ BETWEEN: dict[str, tuple[Match, TakeOut]] = {
 def test_nobody_comes_between_a_read_and_its_decision(
     name: str, rule: bool, monkeypatch: Patch, world: World
 ) -> None:
-    """T1 has read the row, or has its lock and is aborted. T2 replaces the same value, and lets the
-    lock go."""
+    """T1 has read the row, or has its lock and is aborted. T2 replaces the same value."""
     match, take_out = BETWEEN[name]
     if not rule:
         take_out(monkeypatch)
@@ -106,9 +105,8 @@ def test_nobody_comes_between_a_read_and_its_decision(
 
 @pytest.mark.parametrize("rule", ["with", "timestamp alone", "without"])
 def test_an_abort_counts_too(rule: str, monkeypatch: Patch, world: World) -> None:
-    """T1 is aborted, its lock is freed, and its lock request lands once more. Were the free value
-    the one that T1 had found, it would be granted. That the free value lies above the lock hides
-    it as well: either is enough."""
+    """Else T1's late lock request is granted. Or the free value lies above the lock: either is
+    enough."""
     if rule != "with":
         variants.count_back_in_aborts(monkeypatch, above=1 if rule != "without" else 0)
     again = when(counts(X), Fault(late=frozenset({1})))
@@ -131,8 +129,7 @@ def test_a_value_lands_above_what_was_read(rule: bool, world: World) -> None:
 
 @without(variants.choose_the_values_time)
 def test_a_lock_lands_above_the_lock_before_it(rule: bool, world: World) -> None:
-    """T1's clock is ahead, and it deletes: there is no value to see, only its lock. A lock below
-    that one does not show, and neither does a value below the marker."""
+    """A lock below that one does not show, and neither does a value below the marker."""
     world.client(clock=ahead(world.clock))[0].commit([Delete(X)])
     second = Puppet(world, lambda engine: engine.commit_many([([Mutation(X, b"2")], [])]))
     second.until(asks_for(Status.ASSERTED))
@@ -143,8 +140,7 @@ def test_a_lock_lands_above_the_lock_before_it(rule: bool, world: World) -> None
 
 @without(variants.put_at_the_servers_time)
 def test_statuses_have_times_of_their_own(rule: bool, world: World) -> None:
-    """T1 stops after its decision, and the write of its row lands once more. At the server's time
-    it would hide the decision, and nobody could finish what was committed."""
+    """At the server's time, a late first write would hide the decision."""
     late = when(asks_for(Status.WRITTEN), Fault(late=frozenset(range(3))))
     stop = when(finishes(X), Fault(NONE, Reply.CRASH))
     client, store = world.client(plans(late, stop))
@@ -163,8 +159,7 @@ def test_statuses_have_times_of_their_own(rule: bool, world: World) -> None:
 
 @with_and_without
 def test_a_retry_has_a_row_key_of_its_own(rule: bool, world: World) -> None:
-    """T1 is aborted; that its row says 7-ABORTED is put once more, much later. A second attempt
-    under the same row key has committed by then: the late put hides its status."""
+    """A late 7-ABORTED of the first attempt would hide the status of the second."""
     stop = when(asks_for(Status.ASSERTED), Fault(NONE, Reply.CRASH))
     doomed, _ = world.client(stop, clock=ManualClock(), seed=77)
     with pytest.raises(Crash):
@@ -205,8 +200,7 @@ def test_an_owner_that_was_paused_compares(rule: bool, monkeypatch: Patch, world
 
 @without(variants.trust_what_is_read)
 def test_an_owner_that_has_read_its_decision_compares(rule: bool, world: World) -> None:
-    """The same of an owner whose decision was answered "no", by its second sending: it does not
-    know for how long it has been decided."""
+    """It was answered "no", and does not know for how long it has been decided."""
     owner = Puppet(world, add, faults=when(asks_for(Status.ASSERTED), Fault(twice=True)))
     owner.until(finishes(X))
     delete_past(world)
@@ -234,8 +228,7 @@ def test_complete_is_said_after_all_is_put(rule: bool, world: World) -> None:
 
 @without(variants.poison_at_the_servers_time)
 def test_poison_lies_above_the_row(rule: bool, world: World) -> None:
-    """T1's clock is ahead, and its lock arrives before its row. T2 poisons the row. At the server's
-    time the poison lies below the row that arrives, and is hidden."""
+    """At the server's time the poison lies below the row that arrives, and is hidden."""
     first = Puppet(world, add, faults=lock_without_row(), clock=ahead(world.clock))
     first.until(sleeps)
     second = Puppet(world, add)
@@ -262,8 +255,7 @@ def test_an_undecided_holder_is_aborted_before_its_lock_is_freed(
 
 @without(variants.free_what_is_there)
 def test_a_lock_is_freed_as_it_was_read(rule: bool, world: World) -> None:
-    """T2 has met the lock of T1, which was aborted, and is stopped before it frees it. Others free
-    it, and T3 takes it. If T2 freed whatever is there, T4 would commit beside T3."""
+    """Others free it, and T3 takes it. If T2 freed whatever is there, T4 would commit beside T3."""
     die(world, asks_for(Status.ASSERTED), *ADD)
     met = world.memory.read([LOCK])[LOCK]
     assert met is not None
@@ -287,8 +279,7 @@ def test_a_lock_is_freed_as_it_was_read(rule: bool, world: World) -> None:
 def test_a_lock_is_read_before_the_row_of_its_holder(
     rule: str, monkeypatch: Patch, world: World
 ) -> None:
-    """T2 has looked for the row of T1 before T1 wrote it. Then it meets T1's lock, and frees it,
-    since that row was not there: T1 decides all the same. Poison finds the row as well: either is
+    """T1 wrote its row after T2 had looked for it. Poison finds the row as well: either is
     enough."""
     first = Puppet(world, add)
     writing = first.until(asks_for(Status.WRITTEN))
@@ -305,8 +296,7 @@ def test_a_lock_is_read_before_the_row_of_its_holder(
 
 @without(variants.fail_at_the_first_look)
 def test_an_assertion_of_several_rows_is_looked_at_twice(rule: bool, world: World) -> None:
-    """One unit of money is moved from y to x between the reads of the two rows: neither has it, as
-    it seems. That it is in one of them was true all the time."""
+    """A unit is moved from y to x between the reads of both: one of them had it all the time."""
     put(world, Y)
     request = [Mutation(Z, b"1")], [Or(Exact(X, b"1"), Exact(Y, b"1"))]
     asks = Puppet(world, lambda engine: engine.commit_many([request])[0], by_row=True)
@@ -327,8 +317,7 @@ def test_what_was_read_again_is_evaluated_again(rule: bool, world: World) -> Non
 
 @without(variants.bring_all_that_was_read)
 def test_a_block_brings_what_it_has_read_with_its_lock(rule: bool, world: World) -> None:
-    """A block reads X beside T1, which holds its row, and then, after T1, another key of the row
-    with the lock. Were the lock taken to prove X as well, the block would replace T1's value."""
+    """Were the lock taken to prove X as well, the block would replace T1's value."""
     first = Puppet(world, add)
     first.until(asks_for(Status.ASSERTED))
     block = world.engine().transaction().__enter__()

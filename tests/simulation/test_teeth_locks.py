@@ -144,8 +144,7 @@ def test_a_lock_that_is_not_there_under_the_lock_aborts(
 
 @without(unlocking(variants.unlock_whole_rows))
 def test_each_lock_of_a_row_is_freed_on_its_own_condition(rule: bool, world: World) -> None:
-    """T1's lock of x1 and its unlock of both keys land once more while T2 holds x2. Were the row
-    unlocked on the condition that x1 is T1's, T2 would lose x2."""
+    """Were the row unlocked on the condition that x1 is T1's, T2 would lose x2."""
     x1, x2 = key("x", "1"), key("x", "2")
     ghost = when(takes(x1), Fault(late=frozenset({1})))
     client, store = world.client(
@@ -207,8 +206,7 @@ def take_locks_in_any_order(patch: Patch) -> None:
 @both_protocols
 @without(take_locks_in_any_order)
 def test_those_who_wait_take_locks_in_order(rule: bool, monkeypatch: Patch, world: World) -> None:
-    """Two that want the same keys, named in opposite order, take turns. In the order of the
-    request each would hold what the other waits for until the deadline."""
+    """In the order of the request each would hold what the other waits for until the deadline."""
     wait_always(monkeypatch)
 
     def commit(*wanted: Key) -> Puppet[object]:
@@ -222,8 +220,7 @@ def test_those_who_wait_take_locks_in_order(rule: bool, monkeypatch: Patch, worl
 
 @pytest.mark.parametrize("rule", ["with", "owner is silent", "observer is deaf"])
 def test_a_waiting_owner_beats_and_is_let_live(rule: str, monkeypatch: Patch, world: World) -> None:
-    """T1 holds `a` and waits for a slow holder of `x`; T2 waits for `a`. Without T1's beats, or
-    without regard to them, T2 takes it for dead after a lease, and so again with the next one."""
+    """T1 holds `a` and waits for `x`. T2, which waits for `a`, would take it for dead."""
     if rule == "owner is silent":
         for module in ("six_phase", "transaction"):
             set_name(f"protocol.{module}.send_heartbeats", lambda *args: None)(monkeypatch)
@@ -299,9 +296,8 @@ PUT_AGAIN: dict[str, tuple[ProtocolName, TakeOut, Status, frozenset[int]]] = {
 @pytest.mark.parametrize("name", PUT_AGAIN)
 @with_and_without
 def test_what_was_put_is_not_put_again(rule: bool, name: str, monkeypatch: Patch) -> None:
-    """T1 stops before a status that follows its put. T2 deletes the key, and a compaction drops the
-    marker. If fsck began T1 again from the start, or T1's unlock had arrived without 3-PUT, or fsck
-    did not look at a fenced lock, the deleted value would come back."""
+    """T1 stops after its put. Its key is deleted, and the marker dropped: the value would
+    return."""
     protocol, take_out, stopped_at, applied = PUT_AGAIN[name]
     if not rule:
         take_out(monkeypatch)
@@ -328,8 +324,7 @@ def test_markers_live_as_long_as_a_request_may(rule: bool, world: World) -> None
 
 @without(variants.without_tags)
 def test_the_empty_tag_tells_when_a_deleted_cell_changed(rule: bool, world: World) -> None:
-    """T1 deletes a cell that lies ahead of the server's clock, so that its lock is older than its
-    marker. T2 finds no cell and an older lock: only the tag keeps it from committing below."""
+    """T2 finds no cell and an older lock: only the tag keeps it from committing below."""
     world.memory.write([Edit(X, b"0", world.clock.wall_ms() + POLICY.skew_ms // 3)])
     world.engine().commit([Delete(X)])
     put(world, X, value=b"2")
@@ -399,8 +394,7 @@ def has_committed(work: Callable[[], object]) -> bool:
 def test_a_key_is_retired_on_the_condition_that_its_lock_is_the_retirers(
     rule: bool, world: World
 ) -> None:
-    """T1 frees the retirer's lock. The server's clock goes back; so T1 takes the lock in the
-    millisecond of the retirer's. A delete without a condition would hide T1's lock from T2."""
+    """A delete without a condition would hide T1's lock from T2."""
     put(world, X, value=b"0")
     world.engine().commit([Delete(X)])
     world.clock.advance(KEEP_DELETES_MS + 10)
@@ -420,8 +414,7 @@ def test_a_key_is_retired_on_the_condition_that_its_lock_is_the_retirers(
 
 @without("protocol.retire._delete", variants.mark_at_the_lock)
 def test_the_marker_of_a_retired_lock_lies_at_or_above_the_tag(rule: bool, world: World) -> None:
-    """The key was deleted ahead of the server's clock, and is retired behind that. A later lock at
-    the clock's time would be seen, and its put masked by the key's own marker."""
+    """Else a later lock is seen, and its put is masked by the key's own marker."""
     world.memory.write([Edit(X, b"0", world.clock.wall_ms() + POLICY.skew_ms // 3)])
     world.engine().commit([Delete(X)])
     assert retire(world.engine(), retention_ms=0)
@@ -435,8 +428,7 @@ def test_the_marker_of_a_retired_lock_lies_at_or_above_the_tag(rule: bool, world
 
 
 def read_beside_a_retirer(pause_ms: int, retention_ms: int) -> list[bytes | None]:
-    """Return what a reader of x and y sees if one transaction deletes x and puts y when it has read
-    x, and x is then retired: nothing but the key's tag tells it."""
+    """Read x; let another delete x and put y; retire x; return what the reader then sees."""
     world = World()
     put(world, X, Y, value=b"0")
     reader = Puppet(world, lambda engine: engine.read([X, Y]), by_row=True)

@@ -119,8 +119,7 @@ def list_tails(world: PowerWorld) -> list[list[tuple[Region, int]]]:
 
 
 def lose_all_tails(is_deferred: Kind, protocol: ProtocolName = "six-phase") -> int:
-    """After each call of a transaction lose each tail of each log; return how many ways there
-    were."""
+    """After each call lose each tail of each log; return how many ways there were."""
     ways = 0
     for steps in count(1):
         world, _, has_more = run_to(steps, is_deferred, protocol)
@@ -261,8 +260,7 @@ def test_values_are_not_deferred(rule: bool, protocol: ProtocolName) -> None:
 @both_protocols
 @with_and_without
 def test_an_abort_is_not_deferred(rule: bool, protocol: ProtocolName) -> None:
-    """A helper records 6-ABORTING, frees T1's locks and stops. The status is lost; T2 commits, and
-    T1 decides all the same."""
+    """The status is lost; T2 commits, and T1 decides all the same."""
     world = beside(rule, is_step_to(Status.ABORTING), protocol)
     first = Puppet(world, move)
     first.until(asks_for(Status.ASSERTED))
@@ -278,9 +276,7 @@ def test_an_abort_is_not_deferred(rule: bool, protocol: ProtocolName) -> None:
 @both_protocols
 @with_and_without
 def test_poison_is_not_deferred(rule: bool, protocol: ProtocolName) -> None:
-    """The locks of T1 have arrived and its row has not. A helper poisons the row, and is about to
-    free a lock, when the poison is lost; the row arrives, T1 finds that it has all its locks, and
-    decides; the helper frees the lock for T2."""
+    """T1's row arrives after its poison is lost; T1 decides, and a helper frees its lock."""
     world = beside(rule, is_poison, protocol)
     together = writes_and_takes(X)
     locks_alone = Fault(frozenset({1, 2}), Reply.MAYBE_APPLIED)
@@ -302,8 +298,7 @@ def test_poison_is_not_deferred(rule: bool, protocol: ProtocolName) -> None:
 
 @with_and_without
 def test_3_put_is_not_deferred(rule: bool) -> None:
-    """The unlocks are not lost. T2 deletes the key, and a compaction drops its marker. Whoever
-    finds T1 at 2-ASSERTED puts its value again: what was deleted is back."""
+    """Whoever finds T1 at 2-ASSERTED puts its value again: what was deleted is back."""
     world = beside(rule, is_step_to(Status.PUT))
     result = world.engine().commit(*MOVE)
     row = status_key(TRANSACTIONS, result.transaction)
@@ -332,9 +327,8 @@ def test_the_row_of_a_part_is_not_deferred(rule: bool, protocol: ProtocolName) -
 
 
 def decide_late(world: PowerWorld, step: Status, *, is_lost: bool) -> list[bool]:
-    """Let a block validate its range; lose its row's last status, if it is deferred; let a key come
-    to the range; let somebody read that and what the block replaces; deliver the step once more.
-    Return what was read, and whether the block commits."""
+    """Let a key come to the range of a block whose status is lost, and be read, and the block go
+    on."""
     block = Block(world, Z, when(asks_for(step), Fault(late=FIRST)))
     block.until(asks_for(Status.ASSERTED))
     assert world.lose_last(row_of_holder(world, Z)) == is_lost
@@ -346,8 +340,7 @@ def decide_late(world: PowerWorld, step: Status, *, is_lost: bool) -> list[bool]
 
 @with_and_without
 def test_the_row_of_a_transaction_that_validates_is_not_deferred(rule: bool) -> None:
-    """A reader, who would wait for the block, reads the key that comes to its range and what the
-    block replaces. The row's first write lands once more, and the block decides."""
+    """The row's first write lands once more, and the block decides."""
     world = beside(rule, is_step_to(Status.WRITTEN), "fenced")
     assert (decide_late(world, Status.WRITTEN, is_lost=not rule) == IN_NO_ORDER) is not rule
 

@@ -68,8 +68,7 @@ pytestmark = pytest.mark.usefixtures("rows_for_all")
 
 @without("reading.snapshot.value_of", variants.trust_all_decided)
 def test_the_buffer_speaks_only_for_a_holder_at_2_asserted(rule: bool, world: World) -> None:
-    """T1 puts, unlocks and stops; T2 overwrites; T1's lock request lands once more. Whoever trusts
-    the buffer of any decided holder reads what T2 has replaced."""
+    """Whoever trusts the buffer of any decided holder reads what T2 has replaced."""
     ghost = when(takes(X), Fault(late=frozenset({1})))
     stop = when(asks_for(Status.COMPLETE), Fault(NONE, Reply.CRASH))
     first, store = world.client(plans(ghost, stop))
@@ -115,8 +114,7 @@ def test_one_look_is_enough_only_where_nobody_has_decided(rule: bool) -> None:
 @both_protocols
 @without("reading.snapshot.has_crossed", lambda before, after: False)
 def test_holders_are_looked_at_twice(rule: bool, protocol: ProtocolName, world: World) -> None:
-    """Two keys, two holders. The first decides after the reader has looked at it, then the second
-    decides, then the reader looks at that one: it would have the later commit alone."""
+    """One decides after the reader has looked at it, the other before: only the later is seen."""
     put(world, X, Y, value=b"0")
     writers = {k: putting(world, k) for k in (X, Y)}
     for writer in writers.values():
@@ -143,8 +141,7 @@ def test_ranges_are_looked_at_under_the_locks(rule: bool, world: World) -> None:
 
 
 def validator(world: World, written: Key, *absent: Key, attempts: int = 1) -> Puppet[bool]:
-    """A client that puts a key if others are absent, which it validates; it returns whether it
-    has."""
+    """A client that puts a key if others are absent; it returns whether it has."""
 
     def commit(engine: Engine) -> bool:
         asserted = [Not(Some(each)) for each in absent]
@@ -158,8 +155,7 @@ def validator(world: World, written: Key, *absent: Key, attempts: int = 1) -> Pu
 
 
 def put_before(match: Match, client: Puppet[bool], world: World) -> list[bool]:
-    """Let a client that writes Y go on to a call; then somebody puts A, which it found absent; then
-    somebody reads both; then it goes on."""
+    """At this call of a client that writes Y somebody puts A, and somebody reads both."""
     client.until(match)
     put(world, A)
     return [*seen(world.engine(), A, Y), client.finish()]
@@ -201,8 +197,7 @@ def exchange(world: World, comes: Key, goes: Key) -> None:
 
 @without("protocol.ranges.Digest.add", variants.forget_what_is_left)
 def test_ranges_with_deleted_keys_are_looked_at_twice(rule: bool, world: World) -> None:
-    """A block knows that B had come to its range, from a key that came with it. While it looks, A
-    comes to the part that it has seen, and then B goes from the part that it has not."""
+    """A comes where the block has looked, and B goes from where it has not."""
     put(world, A)
     world.engine().commit([Delete(A)])
     block = Block(world, Y)
@@ -216,8 +211,7 @@ def test_ranges_with_deleted_keys_are_looked_at_twice(rule: bool, world: World) 
 
 @without("protocol.ranges.Digest.add", variants.forget_what_is_left)
 def test_what_is_left_of_deleted_keys_is_compared(rule: bool, world: World) -> None:
-    """One of two items is always there. They change places whenever a snapshot has passed the one
-    that is away, so that no look at the range meets either."""
+    """One of two items is always there, and never where a snapshot looks."""
     put(world, A, B)
     world.engine().commit([Delete(A)])
     reader = Puppet(
@@ -283,8 +277,7 @@ def forget_who_waited(patch: Patch) -> None:
 def test_an_attempt_that_waited_for_locks_validates_after_its_step(
     rule: bool, world: World
 ) -> None:
-    """Readers do not wait for it before it is at 1-LOCKED, and what it read with that step may be
-    older: they see what has changed since, and not yet what it puts."""
+    """Readers do not wait for it before 1-LOCKED, and what it read earlier may be older."""
     put(world, Y)
     first = putting(world, Y, value=b"2")
     first.until(asks_for(Status.ASSERTED))
@@ -377,9 +370,7 @@ def lists(row_key: bytes, call: Call) -> bool:
 def read_past_undecided(
     world: World, instant: Instant, *stories: tuple[Changes, Changes]
 ) -> Values:
-    """Return what a task shows whose first listing passes a transaction while it is undecided. It
-    decides then, and a later transaction replaces what it wrote and is listed. The second listing
-    meets the next story."""
+    """Return what a task shows whose first listing passes a transaction while it is undecided."""
     owners = []
     for first, _ in stories:
         work = partial(Engine.commit, mutations=first, labels=LABELS)
@@ -415,8 +406,7 @@ FIRST_CHANGES: dict[str, tuple[Mutation | Delete, list[Key], TakeOut]] = {
 def test_what_is_older_than_the_first_known_change_stays(
     rule: bool, name: str, monkeypatch: Patch, world: World
 ) -> None:
-    """An older cell was read before every later change, and taking back the first one known would
-    show half of a transaction. Of an absent one a second listing sees what came before that."""
+    """Taking back the first change that a listing knows would show half of a transaction."""
     change, founded, take_out = FIRST_CHANGES[name]
     if not rule:
         take_out(monkeypatch)
@@ -466,8 +456,7 @@ class Delivering:
 @without(count_first_writes)
 @pytest.mark.parametrize("ahead_ms", [0, 30_000], ids=["right clock", "clock ahead"])
 def test_a_late_first_write_proves_no_place(ahead_ms: int, rule: bool) -> None:
-    """Nothing compares a fenced row's first write, so a duplicate dates it again. A transaction
-    that validated x before the mark would seem to come after it, beside the one that changed x."""
+    """Nothing compares a fenced row's first write, so a duplicate dates it again."""
     world = World(protocol="fenced")
     commit(world, Mutation(X, b"0"), ms=100)
     commit(world, Mutation(Y, b"0"), ms=100)

@@ -46,8 +46,7 @@ def set_weather(patch: Patch, accounts: int, **changes: Any) -> None:
 
 
 def free_behind_slow_rows(patch: Patch) -> None:
-    """Free the locks of absent rows, where rows often come much later than their locks, and what
-    frees these later still."""
+    """Free the locks of absent rows, where rows often come much later than their locks."""
     variants.free_without_poison(patch)
     set_weather(patch, 4, clients=3, readers=0, fscks=0, fault_rate=0.0, tick_ms=5, lock_ttl_ms=30)
     patch.setattr(schedule_module, "SLOW_RATES", (0.4,))
@@ -55,8 +54,7 @@ def free_behind_slow_rows(patch: Patch) -> None:
 
 
 def unlock_beside_lost_steps(patch: Patch) -> None:
-    """Let the unlocks travel with 3-PUT, where a part of a faulty request is lost for good. As
-    nothing comes late, delete markers go soon."""
+    """Let the unlocks travel with 3-PUT, where a part of a faulty request is lost for good."""
     variants.unlock_with_put(patch)
     rates = {"fault_rate": 0.2, "crash_rate": 0.3}
     set_weather(patch, 3, readers=0, fscks=0, tick_ms=5, lock_ttl_ms=300, collects=True, **rates)
