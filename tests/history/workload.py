@@ -11,23 +11,9 @@ from tests.history.anomalies import Anomaly
 from tests.history.check import check_lists, check_registers
 from tests.history.events import Deletion, Ending, Missing, Read, Transaction, Value, Write
 from tests.history.recording import Recorder
-from txn import (
-    Cell,
-    CommitOutcomeUnknown,
-    Committed,
-    Delete,
-    Engine,
-    Exact,
-    Key,
-    Mutation,
-    Not,
-    OptimisticTransaction,
-    Request,
-    Some,
-    TxnError,
-    Version,
-)
-from txn.assertions import Assertion
+from txn import Cell, Committed, Delete, Engine, Key, Mutation, OptimisticTransaction, Request
+from txn.assertions import Assertion, Exact, Not, Some, Version
+from txn.errors import CommitOutcomeUnknown, TxnError
 from txn.request import Ack
 from txn.spans import Span, make_span
 

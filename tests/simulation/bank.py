@@ -9,23 +9,9 @@ from itertools import combinations, islice, product
 from random import Random
 
 from tests.simulation.world import LOGS, TABLE, key
-from txn import (
-    Cell,
-    CommitOutcomeUnknown,
-    Committed,
-    Delete,
-    Engine,
-    Exact,
-    Key,
-    Mutation,
-    Not,
-    Request,
-    Some,
-    StoreError,
-    TxnError,
-    Version,
-)
-from txn.assertions import Assertion
+from txn import Cell, Committed, Delete, Engine, Key, Mutation, Request
+from txn.assertions import Assertion, Exact, Not, Some, Version
+from txn.errors import CommitOutcomeUnknown, StoreError, TxnError
 from txn.request import Ack
 
 START = 100

@@ -19,19 +19,16 @@ from tests.simulation.regions import Region, RegionStore, divide_by_hash
 from tests.simulation.scheduler import ActorClock, Network, Scheduler
 from tests.simulation.telling import told
 from tests.simulation.world import LOGS, TABLE, TRANSACTIONS, D, OneCell, accept, key, mend
-from txn import (
+from txn import Committed, Engine, Policy, Request
+from txn.client.parts import PartsClient
+from txn.errors import (
     AbortedError,
     AssertionFailedError,
-    Committed,
     CorruptRowError,
-    Engine,
-    Policy,
-    Request,
     StoreError,
+    TableUnavailable,
     TxnError,
 )
-from txn.client.parts import PartsClient
-from txn.errors import TableUnavailable
 from txn.model import Edit, Family
 from txn.policy import Checking
 from txn.protocol import context as context_module

@@ -47,19 +47,10 @@ from tests.simulation.teeth import (
 )
 from tests.simulation.variants import free_without_poison, patch_steps, step_compared, step_plainly
 from tests.simulation.world import LOGS, POLICY, TRANSACTIONS, D, World, key
-from txn import (
-    AbortedError,
-    Cell,
-    CommitOutcomeUnknown,
-    Committed,
-    ConflictError,
-    Exact,
-    Mutation,
-    NotApplied,
-    Outcome,
-    Policy,
-)
+from txn import Cell, Committed, Mutation, Outcome, Policy
+from txn.assertions import Exact
 from txn.clock import ManualClock
+from txn.errors import AbortedError, CommitOutcomeUnknown, ConflictError, NotApplied
 from txn.model import Check, Edit, Family
 from txn.protocol import recovery, transaction
 from txn.protocol.context import Context

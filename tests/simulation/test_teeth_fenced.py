@@ -42,19 +42,10 @@ from tests.simulation.teeth import (
 )
 from tests.simulation.variants import free_without_poison
 from tests.simulation.world import POLICY, TABLE, TRANSACTIONS, World
-from txn import (
-    AssertionFailedError,
-    Committed,
-    ConflictError,
-    Delete,
-    Engine,
-    Exact,
-    Key,
-    Mutation,
-    Or,
-    Policy,
-)
+from txn import Committed, Delete, Engine, Key, Mutation, Policy
+from txn.assertions import Exact, Or
 from txn.clock import ManualClock
+from txn.errors import AssertionFailedError, ConflictError
 from txn.model import Check
 from txn.protocol import commit, fenced, recovery
 from txn.protocol.locks import holder_of

@@ -49,21 +49,10 @@ from tests.simulation.teeth import (
     writes,
 )
 from tests.simulation.world import POLICY, TABLE, World, key
-from txn import (
-    AbortedError,
-    Cell,
-    ConflictError,
-    DeadlineError,
-    Delete,
-    Engine,
-    Exact,
-    Key,
-    Mutation,
-    Policy,
-    TxnError,
-)
-from txn.assertions import Version
+from txn import Cell, Delete, Engine, Key, Mutation, Policy
+from txn.assertions import Exact, Version
 from txn.clock import ManualClock
+from txn.errors import AbortedError, ConflictError, DeadlineError, TxnError
 from txn.model import KEEP_DELETES_MS, Edit
 from txn.protocol import fenced, recovery, six_phase
 from txn.protocol.context import Context

@@ -16,20 +16,17 @@ from tests.simulation.puppets import Puppet, asks_for, counts, puts_plan, when
 from tests.simulation.teeth import FIRST, X, Y, Z, both_protocols, put, without
 from tests.simulation.variants import PARTS_RULES
 from tests.simulation.world import TABLE, TRANSACTIONS, OneCell, World
-from txn import (
+from txn import Committed, Engine, Mutation
+from txn.assertions import Exact, Or
+from txn.client.parts import PartsClient
+from txn.errors import (
     AbortedError,
     AssertionFailedError,
     CommitOutcomeUnknown,
-    Committed,
     ConflictError,
     CorruptRowError,
     DeadlineError,
-    Engine,
-    Exact,
-    Mutation,
-    Or,
 )
-from txn.client.parts import PartsClient
 from txn.model import Cell, Edit, Key, Row
 from txn.protocol.recovery import follow_decision
 from txn.protocol.row import child_key, read_rows

@@ -41,18 +41,10 @@ from tests.simulation.teeth import (
     with_and_without,
 )
 from tests.simulation.world import TABLE, TRANSACTIONS
-from txn import (
-    AbortedError,
-    CommitOutcomeUnknown,
-    Committed,
-    Delete,
-    Engine,
-    Exact,
-    Key,
-    Mutation,
-    Outcome,
-)
+from txn import Committed, Delete, Engine, Key, Mutation, Outcome
+from txn.assertions import Exact
 from txn.client.parts import PartsClient
+from txn.errors import AbortedError, CommitOutcomeUnknown
 from txn.model import Check
 from txn.protocol import prepare as prepare_module
 from txn.protocol.locks import holder_of, release_locks
