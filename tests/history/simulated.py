@@ -17,8 +17,8 @@ from tests.history.anomalies import Anomaly
 from tests.history.recording import Line, Recorder, history
 from tests.history.workload import LISTS, MODELS, Commit, Model, Observation, Work, atomic
 from tests.simulation import schedule as schedule_module
+from tests.simulation.calls import asks_for
 from tests.simulation.feeding import SlowNetwork
-from tests.simulation.puppets import asks_for
 from tests.simulation.schedule import Schedule, Task, Trace
 from tests.simulation.scheduler import ActorClock
 from tests.simulation.world import TABLE, TRANSACTIONS, key

@@ -11,7 +11,8 @@ from typing import Any, ClassVar
 from tests.history.anomalies import Kind
 from tests.history.check import check_registers
 from tests.history.events import Ending, Missing, Read, Transaction, Write
-from tests.simulation.puppets import Match, Puppet
+from tests.simulation.calls import Match
+from tests.simulation.puppets import Puppet
 from tests.simulation.world import TABLE, TRANSACTIONS, World, key
 from txn import AbortedError, Cell, CommitOutcomeUnknown, Engine, Key, Mutation, Policy
 from txn.clock import Clock

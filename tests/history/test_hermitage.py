@@ -14,7 +14,8 @@ import pytest
 
 from tests.history.anomalies import Kind
 from tests.history.stories import ITEMS, Level, Story
-from tests.simulation.puppets import Puppet, asks_for, reads_row
+from tests.simulation.calls import asks_for, reads_row
+from tests.simulation.puppets import Puppet
 from tests.simulation.world import key
 from txn.model import Edit
 from txn.policy import Checking

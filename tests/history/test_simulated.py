@@ -13,7 +13,7 @@ from tests.history.simulated import Blocks, HistorySchedule, found
 from tests.history.workload import COUNTERS, LISTS, MODELS, REGISTERS, raw
 from tests.simulation import schedule, variants
 from tests.simulation.bank import Bank
-from tests.simulation.teeth import Patch, TakeOut, set_name
+from tests.simulation.rules import Patch, TakeOut, set_name
 from tests.simulation.variants import SIX_PHASE_RULES
 from txn import OptimisticTransaction
 from txn.reading import scans, snapshot

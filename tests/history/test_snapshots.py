@@ -9,7 +9,7 @@ import pytest
 
 from tests.history.simulated import Snapshots, found
 from tests.history.workload import MODELS
-from tests.simulation.teeth import Patch, TakeOut, set_name
+from tests.simulation.rules import Patch, TakeOut, set_name
 from txn.protocol.statuses import PROTOCOLS, ProtocolName
 from txn.reading import instants
 from txn.reading.instants import LaterChanges

@@ -6,7 +6,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from typing import Any
 
-from tests.simulation.puppets import puts
+from tests.simulation.calls import puts
 from tests.simulation.regions import RegionStore
 from tests.simulation.world import D, World
 from txn.model import LOCK_SUFFIX, TAG_SUFFIX, Cell, Check, Edit, Key

@@ -8,40 +8,19 @@ from typing import Any
 
 import pytest
 
-from tests.simulation.puppets import Match, Puppet, asks_for, when
-from tests.simulation.world import World, key
-from txn import Cell, Committed, ConflictError, Engine, Exact, Key, Mutation, Policy
+from tests.simulation.calls import Match, asks_for
+from tests.simulation.keys import ADD, ITEM, NONE
+from tests.simulation.puppets import Puppet, when
+from tests.simulation.world import World
+from txn import Cell, Committed, ConflictError, Engine, Key, Mutation, Policy
 from txn.clock import ManualClock
 from txn.protocol.statuses import Status
 from txn.testing.faulty import Call, Crash, Fault, FaultyStore, Plan, Reply, faultless
 
-ITEM = "item"
-A, B, X, Y, Z = (key(row) for row in ("item-a", "item-b", "x", "y", "z"))
-HOUR_MS = 3_600_000
-DAY_MS = 24 * HOUR_MS
-LONG_MS = 10 * DAY_MS
-ADD = [Mutation(X, b"1")], [Exact(X, b"0")]
-NONE: frozenset[int] = frozenset()
-FIRST = frozenset({0})
 ONE_ATTEMPT = Policy(attempts=1, lock_ttl_ms=1000, courtesy_ms=5)
 IN_NO_ORDER = [True, False, True]
 """What came later was seen, what the client writes was not, and the client commits, though it had
 found nothing of what came."""
-Patch = pytest.MonkeyPatch
-TakeOut = Callable[[Patch], object]
-
-with_and_without = pytest.mark.parametrize("rule", [True, False], ids=["with", "without"])
-both_protocols = pytest.mark.parametrize("protocol", ["six-phase", "fenced"])
-
-
-def without(rule: str | TakeOut, instead: object = None) -> pytest.MarkDecorator:
-    """Take out a rule: by a function, or by putting something else in place of a name in txn/."""
-    take_out = set_name(rule, instead) if isinstance(rule, str) else rule
-    return pytest.mark.parametrize("rule", [None, take_out], ids=["with", "without"], indirect=True)
-
-
-def set_name(name: str, value: object) -> TakeOut:
-    return lambda patch: patch.setattr(f"txn.{name}", value)
 
 
 def add(engine: Engine) -> object:

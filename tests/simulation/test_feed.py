@@ -10,7 +10,7 @@ import pytest
 
 from tests.simulation import feeding
 from tests.simulation.feeding import run_feeds
-from tests.simulation.teeth import Patch, TakeOut
+from tests.simulation.rules import Patch, TakeOut
 from txn.model import Row
 from txn.protocol.row import created_ms
 from txn.protocol.statuses import PROTOCOLS, ProtocolName

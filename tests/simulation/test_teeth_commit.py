@@ -11,40 +11,11 @@ import pytest
 from recovery import fsck
 from tests.simulation import variants
 from tests.simulation.breaking import deliver_all
-from tests.simulation.puppets import (
-    Puppet,
-    asks_for,
-    finishes,
-    frees,
-    lock_without_row,
-    plans,
-    poisons,
-    puts_plan,
-    sleeps,
-    when,
-)
-from tests.simulation.teeth import (
-    ADD,
-    DAY_MS,
-    FIRST,
-    HOUR_MS,
-    LONG_MS,
-    NONE,
-    Patch,
-    X,
-    Y,
-    add,
-    both_committed,
-    both_protocols,
-    decide,
-    die,
-    mend,
-    put,
-    putting,
-    with_and_without,
-    without,
-    writes,
-)
+from tests.simulation.calls import asks_for, finishes, frees, poisons, puts_plan, sleeps
+from tests.simulation.keys import ADD, DAY_MS, FIRST, HOUR_MS, LONG_MS, NONE, X, Y
+from tests.simulation.puppets import Puppet, lock_without_row, plans, when
+from tests.simulation.rules import Patch, both_protocols, with_and_without, without
+from tests.simulation.teeth import add, both_committed, decide, die, mend, put, putting, writes
 from tests.simulation.variants import free_without_poison, patch_steps, step_compared, step_plainly
 from tests.simulation.world import LOGS, POLICY, TRANSACTIONS, D, World, key
 from txn import Cell, Committed, Mutation, Outcome, Policy

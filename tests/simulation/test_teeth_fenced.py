@@ -10,36 +10,11 @@ import pytest
 
 from tests.simulation import variants
 from tests.simulation.breaking import deliver_all
-from tests.simulation.puppets import (
-    Match,
-    Puppet,
-    asks_for,
-    counts,
-    finishes,
-    frees,
-    lock_without_row,
-    plans,
-    reads_row,
-    sleeps,
-    when,
-)
-from tests.simulation.teeth import (
-    ADD,
-    LONG_MS,
-    NONE,
-    Patch,
-    TakeOut,
-    X,
-    Y,
-    Z,
-    add,
-    ahead,
-    both_committed,
-    die,
-    put,
-    with_and_without,
-    without,
-)
+from tests.simulation.calls import Match, asks_for, counts, finishes, frees, reads_row, sleeps
+from tests.simulation.keys import ADD, LONG_MS, NONE, X, Y, Z
+from tests.simulation.puppets import Puppet, lock_without_row, plans, when
+from tests.simulation.rules import Patch, TakeOut, with_and_without, without
+from tests.simulation.teeth import add, ahead, both_committed, die, put
 from tests.simulation.variants import free_without_poison
 from tests.simulation.world import POLICY, TABLE, TRANSACTIONS, World
 from txn import Committed, Delete, Engine, Key, Mutation, Policy

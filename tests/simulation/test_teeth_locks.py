@@ -11,41 +11,26 @@ import pytest
 from recovery import check, repair_all
 from tests.simulation import variants
 from tests.simulation.breaking import deliver_all
-from tests.simulation.puppets import (
-    Puppet,
-    asks_for,
-    checks,
-    finishes,
-    frees,
-    plans,
-    reads_row,
-    sleeps,
-    takes,
-    when,
-)
-from tests.simulation.teeth import (
-    DAY_MS,
-    FIRST,
-    HOUR_MS,
-    LONG_MS,
-    NONE,
-    ONE_ATTEMPT,
-    A,
+from tests.simulation.calls import asks_for, checks, finishes, frees, reads_row, sleeps, takes
+from tests.simulation.keys import DAY_MS, FIRST, HOUR_MS, LONG_MS, NONE, A, X, Y
+from tests.simulation.puppets import Puppet, plans, when
+from tests.simulation.rules import (
     Patch,
     TakeOut,
-    X,
-    Y,
+    both_protocols,
+    set_name,
+    with_and_without,
+    without,
+)
+from tests.simulation.teeth import (
+    ONE_ATTEMPT,
     add,
     alternate,
     both_committed,
-    both_protocols,
     die,
     put,
     putting,
-    set_name,
     values,
-    with_and_without,
-    without,
     writes,
 )
 from tests.simulation.world import POLICY, TABLE, World, key

@@ -12,8 +12,11 @@ import pytest
 from recovery import Kind, check, repair
 from recovery.purge import purge_row
 from recovery.scan import whole_row
-from tests.simulation.puppets import Puppet, asks_for, counts, puts_plan, when
-from tests.simulation.teeth import FIRST, X, Y, Z, both_protocols, put, without
+from tests.simulation.calls import asks_for, counts, puts_plan
+from tests.simulation.keys import FIRST, X, Y, Z
+from tests.simulation.puppets import Puppet, when
+from tests.simulation.rules import both_protocols, without
+from tests.simulation.teeth import put
 from tests.simulation.variants import PARTS_RULES
 from tests.simulation.world import TABLE, TRANSACTIONS, OneCell, World
 from txn import Committed, Engine, Mutation

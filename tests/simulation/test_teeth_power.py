@@ -11,6 +11,7 @@ import pytest
 
 from recovery import Kind as Found
 from recovery import check
+from tests.simulation.calls import asks_for, finishes, writes_and_takes
 from tests.simulation.deferring import (
     Kind,
     PowerWorld,
@@ -23,23 +24,11 @@ from tests.simulation.deferring import (
     is_unlock,
     is_value,
 )
-from tests.simulation.puppets import Puppet, asks_for, finishes, when, writes_and_takes
+from tests.simulation.keys import FIRST, NONE, A, X, Y, Z
+from tests.simulation.puppets import Puppet, when
 from tests.simulation.regions import Region
-from tests.simulation.teeth import (
-    FIRST,
-    IN_NO_ORDER,
-    NONE,
-    A,
-    Block,
-    X,
-    Y,
-    Z,
-    both_committed,
-    both_protocols,
-    put,
-    seen,
-    with_and_without,
-)
+from tests.simulation.rules import both_protocols, with_and_without
+from tests.simulation.teeth import IN_NO_ORDER, Block, both_committed, put, seen
 from tests.simulation.world import TABLE, TRANSACTIONS
 from txn import Committed, Delete, Engine, Key, Mutation, Outcome
 from txn.assertions import Exact

@@ -10,42 +10,26 @@ from typing import Any
 import pytest
 
 from tests.simulation import variants
-from tests.simulation.puppets import (
-    Match,
-    Puppet,
-    asks_for,
-    finishes,
-    keys,
-    plans,
-    reads_row,
-    sleeps,
-    takes,
-    when,
-)
-from tests.simulation.teeth import (
-    ADD,
-    FIRST,
-    IN_NO_ORDER,
-    ITEM,
-    NONE,
-    ONE_ATTEMPT,
-    A,
-    B,
-    Block,
+from tests.simulation.calls import Match, asks_for, finishes, keys, reads_row, sleeps, takes
+from tests.simulation.keys import ADD, FIRST, ITEM, NONE, A, B, X, Y, Z
+from tests.simulation.puppets import Puppet, plans, when
+from tests.simulation.rules import (
     Patch,
     TakeOut,
-    X,
-    Y,
-    Z,
     both_protocols,
+    set_name,
+    with_and_without,
+    without,
+)
+from tests.simulation.teeth import (
+    IN_NO_ORDER,
+    ONE_ATTEMPT,
+    Block,
     die,
     put,
     putting,
     seen,
-    set_name,
     values,
-    with_and_without,
-    without,
     writes,
 )
 from tests.simulation.variants import believe_what_was_read

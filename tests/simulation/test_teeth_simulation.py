@@ -16,6 +16,7 @@ from tests.simulation import schedule as schedule_module
 from tests.simulation import variants
 from tests.simulation.bank import Bank
 from tests.simulation.breaking import CHANGING, live_on, run
+from tests.simulation.calls import asks_for
 from tests.simulation.deferring import (
     DeferringStore,
     Kind,
@@ -25,10 +26,9 @@ from tests.simulation.deferring import (
     is_step_to,
     is_value,
 )
-from tests.simulation.puppets import asks_for
+from tests.simulation.rules import Patch, TakeOut, without
 from tests.simulation.schedule import run_many
 from tests.simulation.shapes import BY_NAME
-from tests.simulation.teeth import Patch, TakeOut, without
 from tests.simulation.variants import FENCED_RULES, PARTS_RULES, SIX_PHASE_RULES
 from txn.protocol.statuses import PROTOCOLS, ProtocolName, Status
 from txn.testing.faulty import Call, Fault, Reply

@@ -10,7 +10,7 @@ from types import ModuleType
 from typing import Any
 
 from recovery import fsck
-from tests.simulation.teeth import Patch, TakeOut, set_name
+from tests.simulation.rules import Patch, TakeOut, set_name
 from txn import Cell, ConflictError, Key, Mutation, OptimisticTransaction
 from txn.errors import TableUnavailable
 from txn.model import Check, Edit

@@ -11,7 +11,7 @@ from typing import get_args
 import pytest
 
 from recovery import LeftAlone, check, explain, repair
-from tests.simulation.puppets import checks
+from tests.simulation.calls import checks
 from tests.simulation.world import World, key
 from tests.unit.parted import X, Y, Z, make_client, open_rows, row_of, values
 from tests.unit.worlds import POLICY

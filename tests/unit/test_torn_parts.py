@@ -7,7 +7,8 @@ from collections.abc import Callable
 
 import pytest
 
-from tests.simulation.puppets import Puppet, checks, puts
+from tests.simulation.calls import checks, puts
+from tests.simulation.puppets import Puppet
 from tests.simulation.variants import PARTS_RULES
 from tests.simulation.world import World, key
 from txn import AbortedError, Cell, CorruptRowError, Engine, Exact, Key, Mutation
