@@ -47,7 +47,7 @@ def test_the_second_line_of_defence_is_enough_alone(safeguard: str) -> None:
 
 @pytest.mark.parametrize("choice", HARMLESS_FENCED, ids=named)
 def test_a_choice_of_the_fenced_protocol_is_harmless_either_way(choice: str) -> None:
-    assert search(HARMLESS_FENCED[choice]).violated is None
+    assert search(["FENCED", *HARMLESS_FENCED[choice].split()]).violated is None
 
 
 def test_every_safeguard_of_the_model_is_taken_out_once() -> None:
