@@ -68,7 +68,9 @@ WITHOUT = _load_rules()
 
 HARMLESS_FENCED = {
     "the free lock at C": "SHAPE=3 FREE_AT_C",
-    "an owner that read its decision finishes without comparing, in time": "SHAPE=3 OWN_READ_IS_YES",
+    "an owner that read its decision finishes without comparing, in time": (
+        "SHAPE=3 OWN_READ_IS_YES"
+    ),
     "a reader takes the buffer at 5": "SHAPE=4 READS BUFFER_AT_5",
 }
 HARMLESS_ALONE = ("WITHOUT_EMPTY_VALUES", "WITHOUT_LATEST_TIMESTAMP", "WITHOUT_LOCK_CHECK")

@@ -114,18 +114,6 @@ def test_a_call_that_fails_leaves_nothing_pending() -> None:
     assert not store.pending
 
 
-def test_nothing_is_deferred_in_a_local_transaction() -> None:
-    store, _ = open_regions()
-
-    def work() -> None:
-        store.atomically(lambda: store.check_and_put([put(X, b"1")]))
-
-    store.atomically(work)
-    assert store.crash(REGION) == 0
-    assert store.check_and_read([put(X, b"2")], [X]) == ([True], store.read([X]), {})
-    assert store.crash(REGION) == 1
-
-
 def test_a_test_chooses_what_is_deferred() -> None:
     store, _ = open_regions()
     client = DeferringStore(store, lambda check: check.key in (X, Y))

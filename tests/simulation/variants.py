@@ -17,7 +17,7 @@ from txn.model import Check, Edit
 from txn.protocol import commit, fenced, locks, prepare, recovery, row, six_phase, transaction
 from txn.protocol.codec import Plan, encode_plan
 from txn.protocol.context import Context, call_store
-from txn.protocol.locks import Contention, FencedLock, make_assertion_error, read_lock
+from txn.protocol.locks import Contention, make_assertion_error, read_lock
 from txn.protocol.retire import Guarded
 from txn.protocol.row import FREE, TransactionRow, column, read_rows, status_key
 from txn.protocol.statuses import COMMITTED, FENCED, PROTOCOLS, Status
@@ -305,8 +305,7 @@ def mark_at_the_lock(context: Context, held: Collection[Guarded], ours: bytes) -
     context.store.check_and_put(checks)
 
 
-def count_nothing(patch: Patch) -> None:
-    patch.setattr(FencedLock, "take", lambda lock, holder: b"1@" + holder)
+count_nothing = set_name("protocol.locks.FencedLock.take", lambda lock, holder: b"1@" + holder)
 
 
 def count_back_in_aborts(patch: Patch, above: int = 0) -> None:
@@ -339,16 +338,13 @@ def choose_the_values_time(patch: Patch) -> None:
     choose_the_time(patch, time_of_values)
 
 
-def finish_without_looking(patch: Patch) -> None:
-    patch.setattr(fenced, "_is_sure", lambda t, now_ms: True)
-
-
-def finish_late_without_looking(patch: Patch) -> None:
-    patch.setattr(fenced, "_is_sure", lambda t, now_ms: t.decided_ms is not None)
-
-
-def trust_what_is_read(patch: Patch) -> None:
-    patch.setattr(fenced, "_is_sure", lambda t, now_ms: isinstance(t, PendingCommit))
+finish_without_looking = set_name("protocol.fenced._is_sure", lambda t, now_ms: True)
+finish_late_without_looking = set_name(
+    "protocol.fenced._is_sure", lambda t, now_ms: t.decided_ms is not None
+)
+trust_what_is_read = set_name(
+    "protocol.fenced._is_sure", lambda t, now_ms: isinstance(t, PendingCommit)
+)
 
 
 def set_forward(patch: Patch, work: Callable[..., object]) -> None:
@@ -455,8 +451,7 @@ def free_what_is_there(patch: Patch) -> None:
         patch.setattr(f"txn.protocol.{module}.release_locks", free_now)
 
 
-def judge_never_again(patch: Patch) -> None:
-    patch.setattr(fenced, "_judge_locked", lambda t: None)
+judge_never_again = set_name("protocol.fenced._judge_locked", lambda t: None)
 
 
 def bring_all_that_was_read(patch: Patch) -> None:
