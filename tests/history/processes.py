@@ -59,14 +59,6 @@ class Plan:
         return f"{TRANSACTIONS}-{self.protocol}"
 
 
-@dataclass(frozen=True, slots=True)
-class Result:
-    """What writers and readers have left."""
-
-    writers: list[Transaction]
-    readers: list[Transaction]
-
-
 def open_engine(
     uri: str, transactions: str = TRANSACTIONS, protocol: ProtocolName | None = None
 ) -> Engine:
@@ -76,17 +68,18 @@ def open_engine(
 def judge(plans: Iterable[Plan]) -> None:
     """Carry out plans until one of their readers has met a transaction half done."""
     for plan in plans:
-        result, found = run(plan), MODELS[plan.model].check
-        assert found(result.writers) == []
-        assert any(t.writes() and t.ending is Ending.COMMITTED for t in result.writers)
-        kinds = {anomaly.kind for anomaly in found([*result.writers, *result.readers])}
+        (writers, readers), found = run(plan), MODELS[plan.model].check
+        assert found(writers) == []
+        assert any(t.writes() and t.ending is Ending.COMMITTED for t in writers)
+        kinds = {anomaly.kind for anomaly in found([*writers, *readers])}
         assert kinds <= FRACTURED | {Kind.REAL_TIME}
         if kinds & FRACTURED:
             return
     raise AssertionError("nobody has seen a transaction half done")
 
 
-def run(plan: Plan) -> Result:
+def run(plan: Plan) -> tuple[list[Transaction], list[Transaction]]:
+    """Return what writers and readers have left."""
     rng = Random(plan.seed)
     started_ns = time.monotonic_ns()
     with open_engine(plan.uris[0], plan.transactions, plan.protocol) as engine:
@@ -103,7 +96,7 @@ def run(plan: Plan) -> Result:
             crew.wait_until_all_work()
         _mend(engine, 0)
         _read_all(engine, plan, range(started_ns // EPOCH_NS, time.monotonic_ns() // EPOCH_NS + 1))
-    return Result(load(plan.folder / "writer"), load(plan.folder / "reader"))
+    return load(plan.folder / "writer"), load(plan.folder / "reader")
 
 
 def _mend(engine: Engine, grace_ms: int) -> None:

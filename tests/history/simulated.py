@@ -21,7 +21,7 @@ from tests.simulation.calls import asks_for
 from tests.simulation.feeding import SlowNetwork
 from tests.simulation.schedule import Schedule, Task, Trace
 from tests.simulation.scheduler import ActorClock
-from tests.simulation.world import TABLE, TRANSACTIONS, key
+from tests.simulation.world import TABLE, TRANSACTIONS, Wrapper, key
 from txn import Cell, Engine, Key, TxnError
 from txn.model import Check, Edit, Row
 from txn.protocol import fenced
@@ -249,15 +249,12 @@ class Servers(SlowNetwork):
         return self._inner.read_versions(keys, count)
 
 
-class SkewedStore:
+class SkewedStore(Wrapper):
     """A store that writes each cell of the transaction table by the clock of its region."""
 
     def __init__(self, inner: Any, skews: Sequence[int]) -> None:
-        self._inner = inner
+        super().__init__(inner)
         self._skews = skews
-
-    def __getattr__(self, name: str) -> Any:
-        return getattr(self._inner, name)
 
     def write(self, edits: Sequence[Edit], **options: Any) -> None:
         if options.get("by_row"):

@@ -132,19 +132,14 @@ def _fetch(target: Path) -> None:
 
 
 def _package(folder: Path) -> Path:
-    own = [f"-oDir::State::lists={folder}/lists", f"-oDir::Cache={folder}/cache"]
-    for options in ([], own):
-        try:
-            if options:
-                for name in ("lists/partial", "cache/archives/partial"):
-                    (folder / name).mkdir(parents=True)
-                _run(folder, "apt-get", *options, "-qq", "update")
-            _run(folder, "apt-get", *options, "-qq", "download", "spin")
-        except SpinError:
-            if options:
-                raise
-        if packages := list(folder.glob("spin_*.deb")):
-            return packages[0]
+    """Download with fresh package lists of our own, which need no root."""
+    options = [f"-oDir::State::lists={folder}/lists", f"-oDir::Cache={folder}/cache", "-qq"]
+    for name in ("lists/partial", "cache/archives/partial"):
+        (folder / name).mkdir(parents=True)
+    _run(folder, "apt-get", *options, "update")
+    _run(folder, "apt-get", *options, "download", "spin")
+    for found in folder.glob("spin_*.deb"):
+        return found
     raise SpinError("apt-get has no package spin: install it, and put it on PATH")
 
 

@@ -4,11 +4,10 @@ is shown to the predicates as a check without a condition."""
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from typing import Any
 
 from tests.simulation.calls import puts
 from tests.simulation.regions import RegionStore
-from tests.simulation.world import D, World
+from tests.simulation.world import D, World, Wrapper
 from txn.model import LOCK_SUFFIX, TAG_SUFFIX, Cell, Check, Edit, Key
 from txn.protocol.locks import holder_of
 from txn.protocol.row import FREE
@@ -66,17 +65,15 @@ def _puts_of(check: Check, suffix: bytes) -> list[tuple[Key, bytes | None]]:
     return [(key, value) for key, value in puts(check) if key.column.endswith(suffix)]
 
 
-class DeferringStore:
+class DeferringStore(Wrapper):
     """A store whose checks are deferred if `is_deferred` says so, which knows what their sender
     said. A deferred part of a plain write becomes a check without a condition."""
 
-    def __init__(self, inner: Store, is_deferred: Kind) -> None:
-        self.features = inner.features
-        self.is_deferred = is_deferred
-        self._inner = inner
+    check_and_read = check_then_read
 
-    def __getattr__(self, name: str) -> Any:
-        return getattr(self._inner, name)
+    def __init__(self, inner: Store, is_deferred: Kind) -> None:
+        super().__init__(inner)
+        self.is_deferred = is_deferred
 
     def write(self, edits: Sequence[Edit], *, durable: bool = True, by_row: bool = False) -> None:
         rows: dict[object, list[Edit]] = {}
@@ -99,8 +96,6 @@ class DeferringStore:
     def check_and_put(self, checks: Sequence[Check], *, durable: bool = True) -> list[bool]:
         marked = [check._replace(is_deferred=self.is_deferred(check)) for check in checks]
         return self._inner.check_and_put(marked, durable=durable)
-
-    check_and_read = check_then_read
 
 
 class PowerWorld(World):

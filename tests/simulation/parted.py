@@ -10,7 +10,7 @@ from typing import Any
 
 from recovery.purge import purge_row
 from recovery.scan import whole_row
-from tests.simulation.world import TRANSACTIONS
+from tests.simulation.world import TRANSACTIONS, Wrapper
 from txn import AbortedError, Cell, Committed, Delete, Engine, Key, Mutation, StoreError
 from txn.assertions import Assertion, list_keys
 from txn.client.parts import PartsClient
@@ -61,16 +61,13 @@ def commit_in_parts(
         raise
 
 
-class Forgetful:
+class Forgetful(Wrapper):
     """A store whose scans of parts miss some. of_old: what is read of a transaction together with
     its part may be from before it was written, as from a gateway that stood still."""
 
     def __init__(self, inner: Store, random: Random, *, of_old: bool = False) -> None:
-        self.features, self._inner = inner.features, inner
+        super().__init__(inner)
         self._random, self._of_old = random, of_old
-
-    def __getattr__(self, name: str) -> Any:
-        return getattr(self._inner, name)
 
     def read(self, *groups: Collection[Key]) -> dict[Key, Cell | None]:
         found = self._inner.read(*groups)

@@ -8,7 +8,7 @@ from typing import Any, Generic, TypeVar
 from greenlet import getcurrent, greenlet
 
 from tests.simulation.calls import Match, asks_for
-from tests.simulation.world import POLICY, World
+from tests.simulation.world import POLICY, World, Wrapper
 from txn import Cell, Engine, Key, Policy
 from txn.clock import Clock
 from txn.model import Row
@@ -95,17 +95,13 @@ class Sleeping:
         self._stop(Call(0, "sleep", ()))
 
 
-class RowByRow:
+class RowByRow(Wrapper):
     """A store that reads one row after the other, in order or against it, and stops before each."""
 
     def __init__(self, inner: Store, stop: Callable[[Call], None], backwards: bool = False) -> None:
-        self._backwards = backwards
-        self.features = inner.features
-        self._inner = inner
+        super().__init__(inner)
         self._stop = stop
-
-    def __getattr__(self, name: str) -> Any:
-        return getattr(self._inner, name)
+        self._backwards = backwards
 
     def read(self, keys: Collection[Key]) -> dict[Key, Cell | None]:
         found: dict[Key, Cell | None] = {}

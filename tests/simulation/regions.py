@@ -5,11 +5,12 @@ deferred makes all that is pending in its region durable."""
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from typing import Any, NamedTuple
+from typing import NamedTuple
 from zlib import crc32
 
+from tests.simulation.world import Wrapper
 from txn.model import Check, Edit, Key
-from txn.stores.base import Feature, check_then_read
+from txn.stores.base import check_then_read
 from txn.stores.local import LocalStore
 from txn.tables.catalog import ROW_END, ROW_PASSED, escape_row, load_catalog
 from txn.tables.kv.ordered import OrderedStore, Writer
@@ -42,14 +43,15 @@ class RowCopy(NamedTuple):
     stored: Mapping[bytes, bytes]
 
 
-class RegionStore:
+class RegionStore(Wrapper):
     """A LocalStore whose regions have logs. pending: for each region, a copy of its row before each
     deferred write. Putting them back, newest first, gives the state before the oldest."""
 
+    check_and_read = check_then_read
+
     def __init__(self, inner: LocalStore, region_of: Division = divide_by_row) -> None:
-        self.features: frozenset[Feature] = inner.features
+        super().__init__(inner)
         self.pending: dict[Region, list[RowCopy]] = {}
-        self._inner = inner
         self._region_of = region_of
         self._prefixes: dict[bytes, bytes] = {}
         self._is_inside = False
@@ -61,9 +63,6 @@ class RegionStore:
     @property
     def ordered(self) -> OrderedStore:
         return self._inner._ordered
-
-    def __getattr__(self, name: str) -> Any:
-        return getattr(self._inner, name)
 
     def region_of(self, key: Key) -> Region:
         assert key.table is not None
@@ -109,8 +108,6 @@ class RegionStore:
             elif done:
                 self.flush(region)
         return answers
-
-    check_and_read = check_then_read
 
     def atomically(self, work: Callable[[], None]) -> None:
         """Run it in one local transaction, of which nothing is deferred."""

@@ -9,6 +9,7 @@ from typing import Any, TypeVar
 
 from greenlet import getcurrent, greenlet
 
+from tests.simulation.world import Wrapper
 from txn.model import Cell, Check, Edit, Key, Row
 from txn.stores.base import Store, check_then_read
 from txn.testing.faulty import Crash
@@ -111,10 +112,12 @@ class ActorClock:
         self._scheduler.sleep_ms(duration_ms)
 
 
-class Network:
+class Network(Wrapper):
     """The way from a client to the store: it takes turns, and batches arrive in pieces, in any
     order. Cells are read in one instant row by row, or all with instant_reads. delay_ms: draws by
     how much the last piece of a changing call is late."""
+
+    check_and_read = check_then_read
 
     def __init__(
         self,
@@ -125,17 +128,13 @@ class Network:
         atomic: bool = False,
         delay_ms: Callable[[], int] = lambda: 0,
     ) -> None:
-        self.features = inner.features
+        super().__init__(inner)
         self._delay_ms = delay_ms
-        self._inner = inner
         self._instant_reads = instant_reads
         self._atomic = atomic
         self._is_alone = False
         self._scheduler = scheduler
         self._random = scheduler.random
-
-    def __getattr__(self, name: str) -> Any:
-        return getattr(self._inner, name)
 
     def close(self) -> None:
         pass
@@ -177,8 +176,6 @@ class Network:
             moved = self._inner.check_and_put([checks[i] for i in piece])
             answers.update(zip(piece, moved, strict=True))
         return [answers[i] for i in range(len(checks))]
-
-    check_and_read = check_then_read
 
     def scan(
         self, table: bytes, start: bytes = b"", stop: bytes | None = None, *more: Any, **named: Any

@@ -17,7 +17,6 @@ from tests.simulation.breaking import (
     STAGES,
     Run,
     Stage,
-    deliver_all,
     faults,
     faults_together,
     follow,
@@ -29,19 +28,20 @@ from tests.simulation.breaking import (
     verify,
 )
 from tests.simulation.shapes import BY_NAME, FENCED, PARTED, SHAPES, Shape
-from tests.simulation.world import OneCell, key
-from txn import AssertionFailedError, CommitOutcomeUnknown, Committed, MaybeApplied, NotApplied
-from txn.clock import ManualClock
-from txn.model import Check, Family
-from txn.stores import open_store
-from txn.testing.faulty import Call, Fault, FaultyStore, Reply, at
+from txn import AssertionFailedError, CommitOutcomeUnknown, Committed
+from txn.testing.faulty import Call, Fault, Reply
 
 pytestmark = pytest.mark.slow
-with_rows = pytest.mark.usefixtures("rows_for_all")
 every_shape = pytest.mark.parametrize("shape", [*SHAPES, *FENCED], ids=str)
 also_in_parts = pytest.mark.parametrize("shape", [*SHAPES, *FENCED, *PARTED], ids=str)
 six_phases = pytest.mark.parametrize("shape", SHAPES, ids=str)
 alone = pytest.mark.parametrize("shape", [s for s in FENCED if s.is_alone], ids=str)
+
+
+@pytest.fixture(autouse=True)
+def rows_for_others(request: pytest.FixtureRequest) -> None:
+    if "alone" not in request.node.name:
+        request.getfixturevalue("rows_for_all")
 
 
 def points(shape: Shape, call: Call, last: int) -> Iterator[int | Stage]:
@@ -50,7 +50,6 @@ def points(shape: Shape, call: Call, last: int) -> Iterator[int | Stage]:
     yield from STAGES
 
 
-@with_rows
 @also_in_parts
 def test_an_undisturbed_transaction_does_what_it_says(shape: Shape) -> None:
     done = run(shape)
@@ -59,7 +58,6 @@ def test_an_undisturbed_transaction_does_what_it_says(shape: Shape) -> None:
     live_on(done)
 
 
-@with_rows
 @also_in_parts
 def test_any_call_may_fail_or_be_the_last(shape: Shape) -> None:
     """After fsck it is there as a whole or not at all, and its client was not lied to."""
@@ -68,32 +66,23 @@ def test_any_call_may_fail_or_be_the_last(shape: Shape) -> None:
             live_on(run(shape, {call.number: fault}))
 
 
-@with_rows
 @six_phases
-def test_the_same_where_a_checked_write_carries_one_cell(shape: Shape) -> None:
-    """Whatever comes between, the status is never there without the buffer or the plan."""
-    calls = run(shape, one_cell=True).calls
+@pytest.mark.parametrize("way", ["one_cell", "reads_early"])
+def test_the_same_by_other_ways_to_call(shape: Shape, way: str) -> None:
+    """Where a checked write carries one cell, the status is never there without the buffer or the
+    plan. Where the look under the locks comes first, an abort in between makes 1-LOCKED fail."""
+    calls = run(shape, **{way: True}).calls
     for call in calls:
         for fault in faults(call):
-            live_on(run(shape, {call.number: fault}, one_cell=True))
-        for late in late_parts(call):
+            live_on(run(shape, {call.number: fault}, **{way: True}))
+        for late in late_parts(call) if way == "one_cell" else ():
             for point in points(shape, call, len(calls)):
                 again = {call.number: Fault(late=late)}
                 live_on(run(shape, again, point, one_cell=True), point)
+    if way == "reads_early":
+        assert [call.method for call in calls[1:3]] == ["read", "check_and_put"]
 
 
-@with_rows
-@six_phases
-def test_the_same_where_the_look_under_the_locks_comes_first(shape: Shape) -> None:
-    """It may overlap the step to 1-LOCKED: whoever aborts in between makes that step fail."""
-    calls = run(shape, reads_early=True).calls
-    assert [call.method for call in calls[1:3]] == ["read", "check_and_put"]
-    for call in calls:
-        for fault in faults(call):
-            live_on(run(shape, {call.number: fault}, reads_early=True))
-
-
-@with_rows
 @every_shape
 def test_the_same_where_it_is_one_local_transaction(shape: Shape) -> None:
     calls = run(shape, atomic=True).calls
@@ -110,7 +99,6 @@ def test_the_same_where_it_is_one_local_transaction(shape: Shape) -> None:
         live_on(broken)
 
 
-@with_rows
 @also_in_parts
 def test_a_reader_sees_all_or_nothing_of_what_a_client_left(shape: Shape) -> None:
     """Readers wait only for one that may have validated, and abort it once its lock TTL is over."""
@@ -131,7 +119,6 @@ def test_a_reader_sees_all_or_nothing_of_what_a_client_left(shape: Shape) -> Non
             assert broken.world.values(shape.keys) in (shape.before, shape.after)
 
 
-@with_rows
 @pytest.mark.parametrize("atomic", [False, True])
 @also_in_parts
 def test_the_next_client_finishes_what_one_left(shape: Shape, atomic: bool) -> None:
@@ -144,7 +131,6 @@ def test_the_next_client_finishes_what_one_left(shape: Shape, atomic: bool) -> N
             assert broken.world.values(expected) == expected
 
 
-@with_rows
 @also_in_parts
 def test_any_write_may_happen_again_at_any_later_point(shape: Shape) -> None:
     """A gateway repeats requests for minutes, also after fsck and a second transaction."""
@@ -155,7 +141,6 @@ def test_any_write_may_happen_again_at_any_later_point(shape: Shape) -> None:
                 live_on(run(shape, {call.number: Fault(late=late)}, point), point)
 
 
-@with_rows
 @also_in_parts
 def test_any_write_may_happen_only_later(shape: Shape) -> None:
     """A request whose reply was lost may still be on its way, whether its client goes on or not."""
@@ -169,7 +154,6 @@ def test_any_write_may_happen_only_later(shape: Shape) -> None:
                     live_on(run(shape, delayed, point), point)
 
 
-@with_rows
 @also_in_parts
 def test_what_a_dead_client_wrote_may_happen_again(shape: Shape) -> None:
     """The client dies later than the request that is repeated: every pair of the two."""
@@ -185,7 +169,6 @@ def test_what_a_dead_client_wrote_may_happen_again(shape: Shape) -> None:
                     live_on(run(shape, again | crash, stage), stage)
 
 
-@with_rows
 @also_in_parts
 def test_fsck_may_be_stopped_at_any_call(shape: Shape) -> None:
     """A client that dies while it reads leaves what it left at the call before."""
@@ -203,7 +186,6 @@ def test_fsck_may_be_stopped_at_any_call(shape: Shape) -> None:
                 live_on(broken)
 
 
-@with_rows
 @every_shape
 @pytest.mark.parametrize("applied", [None, NONE], ids=["applied", "lost"])
 def test_the_store_may_go_away_at_any_call(shape: Shape, applied: frozenset[int] | None) -> None:
@@ -224,7 +206,6 @@ def test_the_store_may_go_away_at_any_call(shape: Shape, applied: frozenset[int]
 TWICE = ("two rows, asserted", "false assertion", "once")
 
 
-@with_rows
 @pytest.mark.parametrize("name", [*TWICE, *(f"fenced, {name}" for name in TWICE)])
 def test_any_two_calls_may_fail(name: str) -> None:
     """The second fault hits what the first one has set going: reads, releases."""
@@ -243,29 +224,6 @@ def coarse(call: Call) -> list[Fault]:
     """Return the faults of a call without those that apply a part of its items."""
     everything = frozenset(range(len(call.items)))
     return [fault for fault in faults(call) if fault.applied in (None, NONE, everything)]
-
-
-def test_a_repeat_in_flight_is_delivered_once() -> None:
-    """The exploration above relies on it: what was delivered is no longer in flight."""
-    done = run(SHAPES[0], {1: Fault(late=frozenset({0}))})
-    assert len(done.store.in_flight) == 1
-    deliver_all(done.store)
-    assert not done.store.in_flight
-
-
-@pytest.mark.parametrize(
-    ("refused", "expected"), [(1, NotApplied), (2, MaybeApplied), (3, MaybeApplied)]
-)
-def test_a_transport_of_single_cells_denies_nothing_that_has_happened(
-    refused: int, expected: type[Exception]
-) -> None:
-    inner = open_store("memory://", ManualClock())
-    inner.ensure_table(b"data", {b"d": Family()})
-    fault = Fault(applied=NONE, reply=Reply.NOT_APPLIED)
-    store = OneCell(FaultyStore(inner, at({refused: fault})))
-    checks = [Check(each, b"", ((each, b"1"),)) for each in (key("x"), key("x").tag)]
-    with pytest.raises(expected):
-        store.check_and_read(checks, [key("x")])
 
 
 @alone

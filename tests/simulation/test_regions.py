@@ -6,42 +6,18 @@ from random import Random
 
 import pytest
 
-from tests.simulation.deferring import DeferringStore
 from tests.simulation.regions import Region, RegionStore, divide_by_hash, divide_by_row
 from tests.simulation.world import D, key
-from txn import Key
 from txn.clock import ManualClock
-from txn.errors import TableUnavailable
 from txn.model import Check, Edit, Family
 from txn.stores.local import LocalStore
-from txn.tables.admin import Admin
 from txn.tables.kv.memory import MemoryStore
 
-DATA, OTHER = b"data", b"other"
-X, X2, Y = key("x"), key("x", "w"), key("y")
-AWAY = key("x", table=OTHER)
-REGION = Region(DATA, b"x")
-
-
-def open_regions() -> tuple[RegionStore, ManualClock]:
-    clock = ManualClock()
-    store = RegionStore(LocalStore(MemoryStore(), clock))
-    for table in (DATA, OTHER):
-        store.ensure_table(table, {D: Family()})
-    return store, clock
-
-
-def put(cell: Key, value: bytes, expected: bytes | None = None, *, deferred: bool = True) -> Check:
-    return Check(cell, expected, ((cell, value),), is_deferred=deferred)
+DATA = b"data"
 
 
 def stored(store: RegionStore) -> dict[bytes, bytes]:
     return dict(store.ordered.read(lambda reader: dict(reader.items(b"", b"\xff"))))
-
-
-def value(store: RegionStore, cell: Key) -> bytes | None:
-    found = store.read([cell])[cell]
-    return None if found is None else found.value
 
 
 @pytest.mark.parametrize("seed", range(40))
@@ -103,28 +79,3 @@ def test_a_crash_is_exact_whatever_came_before(seed: int) -> None:
         assert {r: len(p) for r, p in store.pending.items()} == {
             r: len(c) for r, c in copies.items()
         }
-
-
-def test_a_call_that_fails_leaves_nothing_pending() -> None:
-    store, clock = open_regions()
-    Admin(store.ordered, clock).disable(OTHER)
-    with pytest.raises(TableUnavailable):
-        store.check_and_put([put(X, b"1"), put(AWAY, b"1")])
-    assert value(store, X) is None
-    assert not store.pending
-
-
-def test_a_test_chooses_what_is_deferred() -> None:
-    store, _ = open_regions()
-    client = DeferringStore(store, lambda check: check.key in (X, Y))
-    client.write([Edit(X, b"1", 5), Edit(X2, b"1", 5), Edit(Y, b"1", 5)])
-    assert store.crash(REGION) == 0, "the one that is not deferred took it along"
-    assert store.crash(Region(DATA, b"y")) == 1
-    client.write([Edit(X, b"2", 6), Edit(X2, b"2", 6), Edit(AWAY, b"2", 6)], by_row=True)
-    assert store.crash(REGION) == 1
-    assert [value(store, cell) for cell in (X, X2, AWAY)] == [b"1", b"1", b"2"]
-    plain = put(X, b"3", deferred=False)
-    assert client.check_and_read([plain], [X]) == ([True], store.read([X]), {})
-    assert store.crash(REGION) == 1
-    assert client.check_and_put([put(X2, b"3")]) == [True]
-    assert store.crash(REGION) == 0

@@ -18,7 +18,7 @@ from tests.simulation.puppets import Puppet, when
 from tests.simulation.rules import both_protocols, without
 from tests.simulation.teeth import put
 from tests.simulation.variants import PARTS_RULES
-from tests.simulation.world import TABLE, TRANSACTIONS, OneCell, World
+from tests.simulation.world import TABLE, TRANSACTIONS, OneCell, World, Wrapper
 from txn import Committed, Engine, Mutation
 from txn.assertions import Exact, Or
 from txn.client.parts import PartsClient
@@ -137,15 +137,12 @@ def test_readers_ask_the_transaction_of_a_part(rule: bool, world: World) -> None
     assert world.values(NEW) == NEW
 
 
-class Hiding:
+class Hiding(Wrapper):
     """A store that does not show one row: in reads, or in the first scan."""
 
     def __init__(self, inner: Store, row: bytes, *, scans: bool = False) -> None:
-        self.features, self._inner, self._row = inner.features, inner, row
-        self._scans, self._left = scans, int(scans)
-
-    def __getattr__(self, name: str) -> Any:
-        return getattr(self._inner, name)
+        super().__init__(inner)
+        self._row, self._scans, self._left = row, scans, int(scans)
 
     def read(self, *groups: Collection[Key]) -> dict[Key, Cell | None]:
         found = self._inner.read(*groups)

@@ -40,14 +40,12 @@ def step_plainly(
     new: Status,
     cells: Callable[[Transaction], transaction.Cells] | None = None,
     *,
-    durable: bool = False,
-    unsent: Context | None = None,
     send: transaction.Send | None = None,
-    now_ms: int | None = None,
+    **options: Any,
 ) -> list[Transaction]:
     """Step statuses by plain puts at the client's time; only the decision compares."""
     if new is Status.ASSERTED:
-        return step_compared(context, transactions, new, cells, durable=durable)
+        return step_compared(context, transactions, new, cells, **options)
     now_ms = context.clock.wall_ms()
     for t in transactions:
         began = column(context.table, t.row_key, new.at)

@@ -143,16 +143,26 @@ def accept(finding: Finding) -> None:
     assert finding.kind not in (Kind.UNREADABLE, Kind.FOREIGN_CELL, Kind.FOREIGN_VERSION), finding
 
 
-class OneCell:
-    """A transport whose checked writes carry one cell, as Thrift 1 has it: the cells of a check go
-    one after the other on the same condition, the checked cell last."""
+class Wrapper:
+    """A store that passes on what it does not do itself."""
 
     def __init__(self, inner: Store) -> None:
-        self.features = inner.features - {"multi_cell_check", "row_mutations"}
-        self._inner = inner
+        self.features = inner.features
+        self._inner: Any = inner
 
     def __getattr__(self, name: str) -> Any:
         return getattr(self._inner, name)
+
+
+class OneCell(Wrapper):
+    """A transport whose checked writes carry one cell, as Thrift 1 has it: the cells of a check go
+    one after the other on the same condition, the checked cell last."""
+
+    check_and_read = check_then_read
+
+    def __init__(self, inner: Store) -> None:
+        super().__init__(inner)
+        self.features -= {"multi_cell_check", "row_mutations"}
 
     def check_and_put(self, checks: Sequence[Check], *, durable: bool = True) -> list[bool]:
         """Only the first request can fail without effect on the call."""
@@ -166,8 +176,6 @@ class OneCell:
                 raise
             raise MaybeApplied(str(error)) from error
         return answers
-
-    check_and_read = check_then_read
 
     def _check_and_put(self, check: Check, durable: bool, sent: list[Check]) -> bool:
         requests = [check]
