@@ -73,8 +73,7 @@ def dependencies(account: Account) -> Iterator[Dependency]:
 
 
 def _moments(happened: Iterable[Transaction]) -> Iterator[tuple[Node, Node]]:
-    """Lead from each transaction over the moments of ends to all later ones: this keeps edges
-    few."""
+    """Lead from each transaction over the moments of ends to all later ones, by few edges."""
     events: list[tuple[int, bool, Transaction]] = []
     for t in happened:
         events.append((t.start, False, t))

@@ -9,8 +9,8 @@ import subprocess
 import sys
 import threading
 import time
-from collections.abc import Iterable, Iterator, Sequence
-from contextlib import ExitStack, contextmanager
+from collections.abc import Iterable, Sequence
+from contextlib import ExitStack
 from dataclasses import dataclass
 from pathlib import Path
 from random import Random
@@ -42,8 +42,7 @@ FRACTURED = {Kind.G_SINGLE, Kind.G2_ITEM, Kind.G2}
 
 @dataclass(frozen=True, slots=True)
 class Plan:
-    """Who works on which stores, and how many are killed, one after the other. The stores are one
-    and the same, by different ways; the clients take turns with them."""
+    """Who works on which ways to one store, and how many are killed."""
 
     folder: Path
     uris: Sequence[str]
@@ -86,7 +85,8 @@ def run(plan: Plan) -> tuple[list[Transaction], list[Transaction]]:
         if engine.context.store.describe(TABLE.encode()):  # perhaps of another database
             take_over(engine.context, TABLE.encode())
         engine.ensure_table(TABLE, ["d"])
-        with _crew(plan) as crew:
+        with ExitStack() as stack:  # whatever happens, no client is left
+            crew = _Crew(plan, stack)
             crew.wait_until_all_work()
             for number in range(plan.kills):
                 time.sleep(rng.uniform(0, 2 * plan.kill_each_s))
@@ -94,6 +94,7 @@ def run(plan: Plan) -> tuple[list[Transaction], list[Transaction]]:
                 if number % FSCK_EACH == 0:
                     _mend(engine, FSCK_GRACE_MS)
             crew.wait_until_all_work()
+            crew.end()
         _mend(engine, 0)
         _read_all(engine, plan, range(started_ns // EPOCH_NS, time.monotonic_ns() // EPOCH_NS + 1))
     return load(plan.folder / "writer"), load(plan.folder / "reader")
@@ -168,14 +169,6 @@ class _Crew:
         self._stack.enter_context(process)
         self._stack.callback(process.kill)
         return _Client(process, errors.with_suffix(".jsonl"), errors)
-
-
-@contextmanager
-def _crew(plan: Plan) -> Iterator[_Crew]:
-    with ExitStack() as stack:
-        crew = _Crew(plan, stack)
-        yield crew
-        crew.end()
 
 
 def main() -> None:

@@ -19,7 +19,7 @@ from tests.history.workload import LISTS, MODELS, Commit, Model, Observation, Wo
 from tests.simulation import schedule as schedule_module
 from tests.simulation.calls import asks_for
 from tests.simulation.feeding import SlowNetwork
-from tests.simulation.schedule import Schedule, Task, Trace
+from tests.simulation.schedule import FINDINGS, Schedule, Task, Trace, replay_line
 from tests.simulation.scheduler import ActorClock
 from tests.simulation.world import TABLE, TRANSACTIONS, Wrapper, key
 from txn import Cell, Engine, Key, TxnError
@@ -68,8 +68,7 @@ class HistorySchedule(Schedule):
 
 
 class Blocks(HistorySchedule):
-    """Four clients with two blocks each, and readers; nothing fails. What takes several clients to
-    meet in one moment happens here more often."""
+    """Four clients with two blocks each, and readers; nothing fails."""
 
     def __init__(self, seed: int, model: Model, **options: Any) -> None:
         super().__init__(seed, model, **options)
@@ -154,8 +153,7 @@ LATENESS_MS = 25_000  # as long as a client tries
 
 
 class Snapshots(HistorySchedule):
-    """Readers of the whole table in several tasks, as of an instant that was found before. A
-    decision is seen later than at its time, and each region has a clock of its own."""
+    """Readers of the whole table in tasks, as of an instant, with a clock for each region."""
 
     def __init__(self, seed: int, model: Model, **options: Any) -> None:
         super().__init__(seed, model, **options)
@@ -280,3 +278,25 @@ class SkewedStore(Wrapper):
             yield
         finally:
             self._inner._clock.offset_ms -= skew_ms
+
+
+HISTORY_EACH = 10
+SNAPSHOTS_EACH = 25
+
+
+def run_seed(seed: int, trace: Trace | None = None, protocol: ProtocolName = "six-phase") -> None:
+    if seed % HISTORY_EACH == 0:
+        run_history(seed // HISTORY_EACH, trace, protocol)
+    elif seed % SNAPSHOTS_EACH == 1:
+        run_history(seed // SNAPSHOTS_EACH, trace, protocol, Snapshots)
+    else:
+        Schedule(seed, trace, protocol).run()
+
+
+def run_chunk(seeds: range, protocol: ProtocolName = "six-phase") -> str | None:
+    for seed in seeds:
+        try:
+            run_seed(seed, protocol=protocol)
+        except FINDINGS as error:
+            return f"{error}\n{replay_line(seed, protocol)}"
+    return None

@@ -53,7 +53,7 @@ class Story:
         if values:
             founder = self.session("founder")
             for row, value in values.items():
-                founder.put(key(row), value)
+                founder.put(value, key(row))
             assert founder.commit()
 
     def session(
@@ -111,10 +111,11 @@ class Session:
         seen = [self._saw(k, found.get(k), Read if k in found else Missing) for k in ITEMS]
         return {value for value in seen if value}
 
-    def put(self, key: Key, value: str) -> None:
-        self._written[key] = value
-        if self._block is not None:
-            self._block.put(key, value)
+    def put(self, value: str, *keys: Key) -> None:
+        for each in keys:
+            self._written[each] = value
+            if self._block is not None:
+                self._block.put(each, value)
 
     def sleeping(self, work: Callable[[], object]) -> None:
         self._clock.alarm = work

@@ -28,7 +28,7 @@ def t(
 
 
 def tell(*texts: str) -> History:
-    """`name@start-end x+1 y= x=12 z-` appends 1 to x, reads y and x, scans past z; ! aborted, ?
+    """`name@start-end x+1 y= x=12 z-`: append 1 to x, read y and x, scan past z; ! aborted, ?
     unknown."""
     return [_tell(*text.split()) for text in texts]
 

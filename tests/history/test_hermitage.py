@@ -43,8 +43,7 @@ def write_cycle(level: Level) -> Story:
     story = Story(level)
     one, two = story.session("one"), story.session("two")
     for each, value in ((one, "1"), (two, "2")):
-        each.put(X, value)
-        each.put(Y, value)
+        each.put(value, X, Y)
     one.until(asks_for(Status.ASSERTED))
     assert not two.commit()
     assert one.commit()
@@ -57,7 +56,7 @@ def write_cycle(level: Level) -> Story:
 def aborted_read(level: Level) -> Story:
     story = Story(level, x="0")
     writer, reader = story.session("writer"), story.session("reader")
-    writer.put(X, "1")
+    writer.put("1", X)
     writer.until(asks_for(Status.ASSERTED))
     assert reader.get(X) == ["0"]
     story.world.mend()
@@ -69,8 +68,8 @@ def aborted_read(level: Level) -> Story:
 def intermediate_read(level: Level) -> Story:
     story = Story(level, x="0")
     writer = story.session("writer", BLOCK)
-    writer.put(X, "1")
-    writer.put(X, "2")
+    writer.put("1", X)
+    writer.put("2", X)
     steps = (Status.WRITTEN, Status.ASSERTED, Status.PUT, Status.CLEANING, Status.COMPLETE)
     rules = story.world.engine().context.rules
     for number, status in enumerate(step for step in steps if step in rules.steps):
@@ -85,8 +84,8 @@ def intermediate_read(level: Level) -> Story:
 def circular_flow(level: Level) -> Story:
     story = Story(level, x="0", y="0")
     one, two = story.session("one"), story.session("two")
-    one.put(X, "1")
-    two.put(Y, "2")
+    one.put("1", X)
+    two.put("2", Y)
     two.get(X)
     two.until(asks_for(Status.COMPLETE))
     assert one.get(Y) == ["2"]
@@ -105,8 +104,7 @@ def vanishing(level: Level) -> Story:
     """Somebody has decided to replace both keys and has put one."""
     story = Story(level, x="0", y="0")
     writer = story.session("writer", faults=torn)
-    writer.put(X, "1")
-    writer.put(Y, "1")
+    writer.put("1", X, Y)
     assert not writer.commit()
     reader = story.session("reader")
     assert reader.get(X) == ["1"]
@@ -119,7 +117,7 @@ def phantom(level: Level) -> Story:
     story = Story(level)
     reader, writer = story.session("reader"), story.session("writer")
     assert reader.scan() == set()
-    writer.put(A, "1")
+    writer.put("1", A)
     assert writer.commit()
     reader.scan()
     reader.commit()
@@ -131,7 +129,7 @@ def lost_update(level: Level) -> Story:
     one, two = story.session("one"), story.session("two")
     for each in (one, two):
         assert each.get(X) == ["0"]
-        each.put(X, each.name)
+        each.put(each.name, X)
     assert one.commit()
     two.commit()
     return story
@@ -141,8 +139,7 @@ def skewed_read(level: Level) -> Story:
     story = Story(level, x="0", y="0")
     reader, writer = story.session("reader"), story.session("writer")
     assert reader.get(X) == ["0"]
-    writer.put(X, "1")
-    writer.put(Y, "1")
+    writer.put("1", X, Y)
     assert writer.commit()
     assert reader.get(Y) == ["1"]
     reader.commit()
@@ -154,7 +151,7 @@ def skewed_writes(level: Level) -> Story:
     one, two = story.session("one"), story.session("two")
     for each, target in ((one, X), (two, Y)):
         assert each.get(X, Y) == ["0", "0"]
-        each.put(target, each.name)
+        each.put(each.name, target)
     one.until(asks_for(Status.ASSERTED))
     two.commit()
     one.commit()
@@ -166,7 +163,7 @@ def skewed_by_phantoms(level: Level) -> Story:
     one, two = story.session("one"), story.session("two")
     for each, target in ((one, A), (two, B)):
         assert each.scan() == set()
-        each.put(target, each.name)
+        each.put(each.name, target)
     one.until(asks_for(Status.ASSERTED))
     two.commit()
     one.commit()
@@ -212,8 +209,7 @@ def test_one_read_prevents_g_single() -> None:
     reader = Puppet(story.world, lambda engine: engine.read([X, Y]), by_row=True)
     reader.until(reads_row(Y))
     writer = story.session("writer")
-    writer.put(X, "1")
-    writer.put(Y, "1")
+    writer.put("1", X, Y)
     assert writer.commit()
     assert {cell.value for cell in reader.finish().values() if cell} == {b"1"}
 
@@ -223,9 +219,9 @@ def overtaken_look(finishes: bool) -> Story:
     story = Story(BLOCK, y="0")
     scanning, adding = story.session("scanning"), story.session("adding")
     assert scanning.scan() == set()
-    scanning.put(Y, "1")
+    scanning.put("1", Y)
     scanning.until(asks_for(Status.ASSERTED))
-    adding.put(A, "2")
+    adding.put("2", A)
     assert adding.commit()
     reader = story.session("reader")
     if finishes:

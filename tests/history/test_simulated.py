@@ -4,7 +4,7 @@ TXN_HISTORIES says how many schedules; a failure names its seed."""
 from __future__ import annotations
 
 import os
-from itertools import chain, islice
+from itertools import islice
 
 import pytest
 
@@ -16,24 +16,36 @@ from tests.simulation.bank import Bank
 from tests.simulation.rules import Patch, TakeOut, set_name
 from tests.simulation.variants import SIX_PHASE_RULES
 from txn import OptimisticTransaction
+from txn.protocol.statuses import ProtocolName
 from txn.reading import scans, snapshot
 
 HISTORIES = int(os.environ.get("TXN_HISTORIES", "1500"))
-GROUPS = 6
+GROUPS = 3
 MOST = 500
 FENCED = int(os.environ.get("TXN_HISTORIES", "450"))
 BLOCKS = int(os.environ.get("TXN_HISTORIES", "750"))
 MANY = 1000
 
-every_model = pytest.mark.parametrize("model", MODELS)
+
+SCHEDULES: list[tuple[type[HistorySchedule], ProtocolName, int]] = [
+    (HistorySchedule, "six-phase", HISTORIES),
+    (Blocks, "six-phase", BLOCKS),
+    (HistorySchedule, "fenced", FENCED),
+    (Blocks, "fenced", FENCED),
+]
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize("group", range(GROUPS))
-@every_model
-def test_transactions_and_reads_are_strictly_serialisable(model: str, group: int) -> None:
-    each = -(-HISTORIES // len(MODELS) // GROUPS)
-    wrong = next(found(range(group * each, (group + 1) * each), MODELS[model]), None)
+@pytest.mark.parametrize("model", MODELS)
+@pytest.mark.parametrize(("kind", "protocol", "many"), SCHEDULES)
+def test_histories_are_strictly_serialisable(
+    kind: type[HistorySchedule], protocol: ProtocolName, many: int, model: str, group: int
+) -> None:
+    """Whatever fails, whoever stops, whatever comes late: one after the other, in real time."""
+    each = -(-many // len(MODELS) // GROUPS)
+    seeds = range(group * each, (group + 1) * each)
+    wrong = next(found(seeds, MODELS[model], kind, protocol=protocol), None)
     assert wrong is None, f"seed {wrong[0]}: {wrong[1]}"
 
 
@@ -99,26 +111,6 @@ def test_readers_that_do_not_wait_show_in_a_history(monkeypatch: Patch) -> None:
     monkeypatch.setattr(snapshot, "_was_undecided", variants.was_undecided)
     kinds = {anomaly.kind for _, anomaly in islice(found(range(MANY), COUNTERS, Blocks), 1)}
     assert kinds and kinds <= {Kind.G2, Kind.G2_ITEM}
-
-
-@pytest.mark.slow
-@every_model
-def test_fenced_transactions_are_strictly_serialisable(model: str) -> None:
-    seeds = range(-(-FENCED // len(MODELS)))
-    histories = chain(
-        found(seeds, MODELS[model], protocol="fenced"),
-        found(seeds, MODELS[model], Blocks, protocol="fenced"),
-    )
-    wrong = next(histories, None)
-    assert wrong is None, f"seed {wrong[0]}: {wrong[1]}"
-
-
-@pytest.mark.slow
-@every_model
-def test_blocks_that_scan_are_strictly_serialisable(model: str) -> None:
-    seeds = range(-(-BLOCKS // len(MODELS)))
-    wrong = next(found(seeds, MODELS[model], Blocks), None)
-    assert wrong is None, f"seed {wrong[0]}: {wrong[1]}"
 
 
 def test_what_a_scan_did_not_find_is_asserted_when_it_is_written(monkeypatch: Patch) -> None:

@@ -38,8 +38,7 @@ class Succession(NamedTuple):
 
 @dataclass(slots=True)
 class Account:
-    """What is known of a history. happened: the transactions that did; writers: of their versions;
-    views: theirs; successions: of the versions that happened; anomalies: seen on the way."""
+    """What is known of a history; anomalies: seen on the way."""
 
     happened: list[Transaction]
     writers: dict[Version, Transaction]
@@ -204,8 +203,7 @@ def _replaced(t: Transaction) -> Iterator[Succession]:
 
 
 class Gap(NamedTuple):
-    """A time in which a key had no value: since a deletion (None: from the first), until a version
-    was written (None: nobody knows of one)."""
+    """A time in which a key had no value, since a deletion or the first, until a write or now."""
 
     name: Value = None
     since: Transaction | None = None

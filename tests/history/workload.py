@@ -24,9 +24,8 @@ Observation = Callable[[Engine, Sequence[Key]], Cells]
 
 @dataclass(frozen=True, slots=True)
 class Model:
-    """What a cell holds. value: of a cell; merged: the bytes after a write, None for a deletion,
-    of its name and of chance; put: does the same in a block; check: of a history.
-    blind: how many of the keys that are written need not have been read."""
+    """What a cell holds. merged: the bytes after a write, None for a deletion. put: writes them in
+    a block. blind: how many of the keys that are written need not have been read."""
 
     value: Callable[[Cell | None], Value]
     merged: Callable[[Cell | None, str, Random], bytes | None]

@@ -31,8 +31,7 @@ class SpinError(Exception):
 
 @dataclass(frozen=True, slots=True)
 class Search:
-    """What a search found. states: those until a property was violated. violated: its name. story:
-    its counterexample."""
+    """What a search found. states: those until a property was violated; story: how."""
 
     states: int
     seconds: float
@@ -61,8 +60,8 @@ def search(
     shortest: bool = False,
     compressed: bool = False,
 ) -> Search:
-    """Search all states of a world, until one violates a property. only: the property to ask for.
-    shortest: breadth first. compressed: in half the memory, and half as much time again."""
+    """Search all states of a world, until one violates a property. compressed: in half the
+    memory."""
     spin = find_spin()
     other = "fenced.pml" if FENCED in flags else MAIN
     main = "instant.pml" if SNAPSHOTS in flags else other

@@ -10,7 +10,7 @@ from typing import get_args
 
 from rich.progress import track
 
-from tests.simulation.seeds import run, run_chunk
+from tests.history.simulated import run_chunk, run_seed
 from txn.protocol.statuses import ProtocolName
 
 CHUNK = 200
@@ -21,7 +21,7 @@ def main(arguments: list[str] | None = None) -> int:
     seeds = range(options.seed, options.seed + options.schedules)
     if options.trace:
         for seed in seeds:
-            run(seed, partial(print, flush=True), options.protocol)
+            run_seed(seed, partial(print, flush=True), options.protocol)
         return 0
     failure = run_all(seeds, options.processes, options.protocol)
     if failure is not None:

@@ -224,8 +224,7 @@ def _judge_reads(
     logs: Mapping[Key, Cell | None],
     histories: Sequence[Sequence[tuple[int, int, Attempt]]],
 ) -> None:
-    """Each read is a consistent cut, no older than what was finished before; any two are in
-    order."""
+    """Each read is a consistent and recent cut of the histories; any two are in order."""
     place = {
         (id(attempt), i): n
         for i, history in enumerate(histories)

@@ -62,8 +62,7 @@ def commit_in_parts(
 
 
 class Forgetful(Wrapper):
-    """A store whose scans of parts miss some. of_old: what is read of a transaction together with
-    its part may be from before it was written, as from a gateway that stood still."""
+    """A store whose scans of parts miss some. of_old: reads show no transaction of a part."""
 
     def __init__(self, inner: Store, random: Random, *, of_old: bool = False) -> None:
         super().__init__(inner)

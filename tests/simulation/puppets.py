@@ -20,8 +20,7 @@ T = TypeVar("T")
 
 
 class Puppet(Generic[T]):
-    """A client that does one thing. faults: what goes wrong with its calls. by_row: it reads one
-    row after the other, in order; backwards: against it."""
+    """A client that does one thing. by_row: it reads row by row, or against it: backwards."""
 
     def __init__(
         self,

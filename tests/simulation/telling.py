@@ -30,8 +30,7 @@ def brief(item: Item) -> str:
 
 
 def short(value: bytes) -> str:
-    """Return a row key, also in a lock, by the last digits of its uid, and other values as they
-    are."""
+    """Return a row key, also in a lock, by its last digits, and other values as they are."""
     count, at, holder = value.partition(b"@")
     if at and is_row_key(holder):
         return f"{count.decode()}@{short(holder)}"

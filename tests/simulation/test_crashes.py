@@ -8,6 +8,7 @@ calls, some tests try each second or third point only.
 from __future__ import annotations
 
 from collections.abc import Iterator
+from contextlib import suppress
 
 import pytest
 
@@ -17,6 +18,7 @@ from tests.simulation.breaking import (
     STAGES,
     Run,
     Stage,
+    deliver_all,
     faults,
     faults_together,
     follow,
@@ -27,9 +29,12 @@ from tests.simulation.breaking import (
     stop_fsck,
     verify,
 )
+from tests.simulation.rules import both_protocols
 from tests.simulation.shapes import BY_NAME, FENCED, PARTED, SHAPES, Shape
-from txn import AssertionFailedError, CommitOutcomeUnknown, Committed
-from txn.testing.faulty import Call, Fault, Reply
+from tests.simulation.world import World, key
+from txn import AssertionFailedError, CommitOutcomeUnknown, Committed, Exact, Mutation, StoreError
+from txn.protocol.statuses import ProtocolName, Status
+from txn.testing.faulty import Call, Crash, Fault, Reply
 
 pytestmark = pytest.mark.slow
 every_shape = pytest.mark.parametrize("shape", [*SHAPES, *FENCED], ids=str)
@@ -69,8 +74,7 @@ def test_any_call_may_fail_or_be_the_last(shape: Shape) -> None:
 @six_phases
 @pytest.mark.parametrize("way", ["one_cell", "reads_early"])
 def test_the_same_by_other_ways_to_call(shape: Shape, way: str) -> None:
-    """Where a checked write carries one cell, the status is never there without the buffer or the
-    plan. Where the look under the locks comes first, an abort in between makes 1-LOCKED fail."""
+    """The status is never there without the buffer or the plan; an abort makes 1-LOCKED fail."""
     calls = run(shape, **{way: True}).calls
     for call in calls:
         for fault in faults(call):
@@ -268,3 +272,80 @@ def verify_alone(broken: Run) -> None:
         assert values == shape.after
     elif broken.result is not None and not isinstance(broken.result, CommitOutcomeUnknown):
         assert values == shape.before, "an error says that nothing happened"
+
+
+A, X, Y, Z, Z2 = key("a"), key("x"), key("y"), key("z"), key("z", "w")
+REQUESTS = [
+    ([Mutation(X, b"1")], []),
+    ([Mutation(Y, b"1")], [Exact(A, b"other")]),
+    ([Mutation(Z, b"1"), Mutation(Z2, b"1")], []),
+]
+
+
+def send(
+    protocol: ProtocolName, batch_faults: dict[int, Fault]
+) -> tuple[list[bool], list[object], list[Call]]:
+    """Send the batch, and mend; return what is there, which must be what the client was told."""
+    world = World(protocol=protocol)
+    calls: list[Call] = []
+
+    def plan(call: Call) -> Fault:
+        calls.append(call)
+        return batch_faults.get(call.number, Fault())
+
+    engine, store = world.client(plan)
+    results: list[object] = []
+    with suppress(Crash):
+        results = list(engine.commit_many(REQUESTS))
+    world.mend()
+    deliver_all(store)
+    world.mend()
+    values = world.values([X, Y, Z, Z2])
+    there = [values[key] is not None for key in (X, Y, Z)]
+    assert values[Z] == values[Z2]
+    assert not there[1]
+    for happened, result in zip(there, results, strict=False):
+        if not isinstance(result, CommitOutcomeUnknown):
+            assert happened is isinstance(result, Committed), result
+    return there, results, calls
+
+
+@both_protocols
+def test_each_transaction_of_a_batch_is_all_or_nothing_and_told_the_truth(
+    protocol: ProtocolName,
+) -> None:
+    _, results, calls = send(protocol, {})
+    assert [type(result) for result in results] == [Committed, AssertionFailedError, Committed]
+    for call in calls:
+        for fault in faults(call):
+            send(protocol, {call.number: fault})
+        if call.method in CHANGING:
+            late = frozenset(range(len(call.items)))
+            send(protocol, {call.number: Fault(late=late)})
+            for reply in (Reply.MAYBE_APPLIED, Reply.CRASH):
+                send(protocol, {call.number: Fault(applied=NONE, reply=reply, late=late)})
+
+
+@both_protocols
+def test_any_two_calls_of_a_batch_may_fail(protocol: ProtocolName) -> None:
+    """The look that follows a refused item may fail as well, which costs a retry."""
+    _, _, calls = send(protocol, {})
+    for call in calls:
+        for first in faults(call):
+            if first.reply is not Reply.MAYBE_APPLIED:
+                continue
+            for number in (call.number + 1, call.number + 2):
+                both = {call.number: first, number: Fault(NONE, Reply.NOT_APPLIED)}
+                _, results, _ = send(protocol, both)
+                assert not any(isinstance(result, StoreError) for result in results)
+                assert isinstance(results[0], Committed)
+
+
+@both_protocols
+def test_a_batch_of_which_a_part_was_decided_is_finished_by_fsck(protocol: ProtocolName) -> None:
+    _, _, calls = send(protocol, {})
+    decision = next(c for c in calls if Status.ASSERTED.value in repr(c.items).encode())
+    assert len(decision.items) == 2
+    for only in (0, 1):
+        there, _, _ = send(protocol, {decision.number: Fault(frozenset({only}), Reply.CRASH)})
+        assert there == [only == 0, False, only == 1]

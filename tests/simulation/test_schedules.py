@@ -10,9 +10,9 @@ from pathlib import Path
 
 import pytest
 
+from tests.history.simulated import run_chunk
 from tests.simulation.rules import Patch
 from tests.simulation.schedule import Schedule, run_many
-from tests.simulation.seeds import run_chunk
 from txn.protocol.statuses import PROTOCOLS, ProtocolName
 
 SCHEDULES = int(os.environ.get("TXN_SCHEDULES", "3000"))

@@ -71,8 +71,7 @@ def test_nobody_comes_between_a_read_and_its_decision(
 
 @pytest.mark.parametrize("rule", ["with", "timestamp alone", "without"])
 def test_an_abort_counts_too(rule: str, monkeypatch: Patch, world: World) -> None:
-    """Else T1's late lock request is granted. Or the free value lies above the lock: either is
-    enough."""
+    """Else T1's late lock request is granted; that the free value lies above hides it as well."""
     if rule != "with":
         variants.count_back_in_aborts(monkeypatch, above=1 if rule != "without" else 0)
     again = when(counts(X), Fault(late=frozenset({1})))
@@ -245,8 +244,7 @@ def test_a_lock_is_freed_as_it_was_read(rule: bool, world: World) -> None:
 def test_a_lock_is_read_before_the_row_of_its_holder(
     rule: str, monkeypatch: Patch, world: World
 ) -> None:
-    """T1 wrote its row after T2 had looked for it. Poison finds the row as well: either is
-    enough."""
+    """T1 wrote its row after T2 had looked for it. Poison would find the row as well."""
     first = Puppet(world, add)
     writing = first.until(asks_for(Status.WRITTEN))
     assert writing is not None and isinstance(writing.items[0], Check)

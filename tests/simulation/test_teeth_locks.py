@@ -270,8 +270,7 @@ PUT_AGAIN: dict[str, tuple[ProtocolName, TakeOut, Status, frozenset[int]]] = {
 @pytest.mark.parametrize("name", PUT_AGAIN)
 @with_and_without
 def test_what_was_put_is_not_put_again(rule: bool, name: str, monkeypatch: Patch) -> None:
-    """T1 stops after its put. Its key is deleted, and the marker dropped: the value would
-    return."""
+    """T1 stops after its put. Its key is deleted, the marker dropped: the value would return."""
     protocol, take_out, stopped_at, applied = PUT_AGAIN[name]
     if not rule:
         take_out(monkeypatch)

@@ -12,9 +12,12 @@ import pytest
 from recovery import Kind as Found
 from recovery import check
 from tests.simulation.calls import asks_for, finishes, writes_and_takes
-from tests.simulation.deferring import (
+from tests.simulation.keys import FIRST, NONE, A, X, Y, Z
+from tests.simulation.puppets import Puppet, when
+from tests.simulation.regions import (
     Kind,
     PowerWorld,
+    Region,
     is_any,
     is_empty_tag,
     is_lock,
@@ -24,9 +27,6 @@ from tests.simulation.deferring import (
     is_unlock,
     is_value,
 )
-from tests.simulation.keys import FIRST, NONE, A, X, Y, Z
-from tests.simulation.puppets import Puppet, when
-from tests.simulation.regions import Region
 from tests.simulation.rules import both_protocols, with_and_without
 from tests.simulation.teeth import IN_NO_ORDER, Block, both_committed, put, seen
 from tests.simulation.world import TABLE, TRANSACTIONS
@@ -308,8 +308,7 @@ def test_the_row_of_a_part_is_not_deferred(rule: bool, protocol: ProtocolName) -
 
 
 def decide_late(world: PowerWorld, step: Status, *, is_lost: bool) -> list[bool]:
-    """Let a key come to the range of a block whose status is lost, and be read, and the block go
-    on."""
+    """Lose the status of a block; let a key come to its range, and be read, and the block go on."""
     block = Block(world, Z, when(asks_for(step), Fault(late=FIRST)))
     block.until(asks_for(Status.ASSERTED))
     assert world.lose_last(row_of_holder(world, Z)) == is_lost

@@ -149,8 +149,6 @@ def fail_undone(transactions: Sequence[Transaction]) -> None:
 
 def put_what_can_be_put(context: Context, transactions: Sequence[Transaction]) -> list[Transaction]:
     put = six_phase.put_values
-    with suppress(TableUnavailable):
-        return put(context, transactions)
     for t in transactions:
         for mutation, old in zip(t.request.mutations, t.decided.replaced, strict=True):
             one = replace(t, request=Request((mutation,)), plan=Plan(t.decided.timestamp, (old,)))

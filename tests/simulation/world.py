@@ -39,8 +39,8 @@ def in_memory() -> tuple[Store, ManualClock]:
 
 
 class World:
-    """One store, and as many clients as one likes. one_cell: their checked writes carry one cell.
-    opened: gives the store and the clock; the suite on HBase has its own."""
+    """One store, and clients. opened: gives the store and the clock; the suite on HBase has its
+    own."""
 
     opened: ClassVar[Callable[[], tuple[Store, ManualClock]]] = staticmethod(in_memory)
 
@@ -155,8 +155,8 @@ class Wrapper:
 
 
 class OneCell(Wrapper):
-    """A transport whose checked writes carry one cell, as Thrift 1 has it: the cells of a check go
-    one after the other on the same condition, the checked cell last."""
+    """A transport as Thrift 1: the cells of a check go one after the other, the checked one
+    last."""
 
     check_and_read = check_then_read
 
