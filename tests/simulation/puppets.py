@@ -80,14 +80,9 @@ class Sleeping:
     """A clock on which a puppet's sleep moves the time of the world and gives others a turn."""
 
     def __init__(self, clock: Clock, stop: Callable[[Call], None]) -> None:
+        self.wall_ms, self.monotonic_ms = clock.wall_ms, clock.monotonic_ms
         self._clock = clock
         self._stop = stop
-
-    def wall_ms(self) -> int:
-        return self._clock.wall_ms()
-
-    def monotonic_ms(self) -> int:
-        return self._clock.monotonic_ms()
 
     def sleep_ms(self, duration_ms: int) -> None:
         self._clock.sleep_ms(duration_ms)

@@ -4,6 +4,7 @@ when the scheduler lets it; a schedule of too many steps has somebody in it who 
 from __future__ import annotations
 
 from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
+from contextlib import suppress
 from random import Random
 from typing import Any, TypeVar
 
@@ -21,12 +22,11 @@ LONGEST_PAUSE_MS = 500
 class Actor:
     """Somebody who runs until the next pause."""
 
-    __slots__ = ("crashed", "greenlet", "last_ms", "name", "wake_ms")
+    __slots__ = ("greenlet", "last_ms", "name", "wake_ms")
 
     def __init__(self, name: str, now_ms: int) -> None:
         self.name = name
         self.wake_ms = self.last_ms = now_ms
-        self.crashed = False
         self.greenlet: Any = None
 
 
@@ -48,10 +48,8 @@ class Scheduler:
         actor = Actor(name, self.now_ms)
 
         def run() -> None:
-            try:
+            with suppress(Crash):
                 body()
-            except Crash:
-                actor.crashed = True
 
         actor.greenlet = greenlet(run, self._hub)
         self.actors.append(actor)

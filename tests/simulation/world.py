@@ -84,7 +84,7 @@ class World:
         return {key: None if (cell := cells[key]) is None else cell.value for key in keys}
 
     def rows(self) -> list[TransactionRow]:
-        return rows(self.memory)
+        return [decode_row(row) for row in self.memory.scan(TRANSACTIONS) if is_row_key(row.row)]
 
     def leftovers(self) -> dict[Key, Cell]:
         return leftovers(self.memory)
@@ -102,10 +102,6 @@ class World:
         context = self.engine().context
         for finding in check(context, **options):
             repair(context, finding)
-
-
-def rows(store: Store) -> list[TransactionRow]:
-    return [decode_row(row) for row in store.scan(TRANSACTIONS) if is_row_key(row.row)]
 
 
 def tables(store: Store) -> list[bytes]:
