@@ -1,7 +1,4 @@
-"""What a history is made of. A version is named by its value, so no value is written twice to a
-key. A write to a list appends one element, and a read gives the whole list; a write to a register
-replaces its value, and None is read where there is none. Of an UNKNOWN ending nothing is assumed:
-it happened if somebody who happened has read it, and at any time after its start."""
+"""What a history is made of."""
 
 from __future__ import annotations
 

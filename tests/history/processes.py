@@ -1,6 +1,4 @@
-"""Client processes that are killed, and the history that they leave. Writers write, and read;
-readers look without the protocol. The keys change several times a second, so that lists stay
-short."""
+"""Client processes that are killed, and the history that they leave."""
 
 from __future__ import annotations
 

@@ -1,5 +1,4 @@
-"""How clients write their history down, and how it is read back. A transaction has two lines: one
-before the store hears of it, and one when its client knows how it ended."""
+"""How clients write their history down, and how it is read back."""
 
 from __future__ import annotations
 

@@ -1,5 +1,4 @@
-"""The simulation's schedules with histories instead of a bank. Readers may be raw, as a plain
-client of HBase, to which the protocol makes no promises."""
+"""The simulation's schedules with histories instead of a bank."""
 
 from __future__ import annotations
 

@@ -1,5 +1,4 @@
-"""Sessions that take turns as a test has it, and the history that they make. A session writes when
-it commits; only a block's commit knows what was read."""
+"""Sessions that take turns as a test has it, and the history that they make."""
 
 from __future__ import annotations
 

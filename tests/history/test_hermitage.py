@@ -1,5 +1,4 @@
-"""The anomalies of Hermitage at each level. Each story interleaves sessions so that the anomaly
-happens if it can; the checker then names what it finds."""
+"""The anomalies of Hermitage at each level."""
 
 from __future__ import annotations
 

@@ -1,5 +1,4 @@
-"""Histories of simulated clients: nothing against them, unless a safeguard is taken out.
-TXN_HISTORIES says how many schedules; a failure names its seed."""
+"""Histories of simulated clients: nothing against them, unless a safeguard is taken out."""
 
 from __future__ import annotations
 

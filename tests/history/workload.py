@@ -1,5 +1,4 @@
-"""What clients do: reads, and transactions on what they have read. The read before a transaction is
-one of its own in the history, and so is each row of a scan, and all of a snapshot."""
+"""What clients do: reads, and transactions on what they have read."""
 
 from __future__ import annotations
 

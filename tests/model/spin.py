@@ -1,5 +1,4 @@
-"""Spin, from PATH or else Debian's package in this user's cache, which needs no root. A search that
-did not see every state is an error, never a result."""
+"""Spin, from PATH or else Debian's package in this user's cache, which needs no root."""
 
 from __future__ import annotations
 

@@ -1,5 +1,4 @@
-"""Transfers between accounts, and the judgement of what their clients were told. Each attempt also
-writes a log cell with what it changed, so that the stored history can be replayed."""
+"""Transfers between accounts, and the judgement of what their clients were told."""
 
 from __future__ import annotations
 

@@ -1,5 +1,4 @@
-"""One schedule: clients, readers and fsck on one store. The seed decides who does what, who has the
-next turn, which calls fail and how, what is late, and what the clocks say."""
+"""One schedule: clients, readers and fsck on one store."""
 
 from __future__ import annotations
 

@@ -1,5 +1,4 @@
-"""Actors that take turns at each call of the store, as a seeded generator has it. Time passes only
-when the scheduler lets it; a schedule of too many steps has somebody in it who waits for ever."""
+"""Actors that take turns at each call of the store, as a seeded generator has it."""
 
 from __future__ import annotations
 

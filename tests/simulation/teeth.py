@@ -1,5 +1,4 @@
-"""What the tests of safeguards share. Each tells the shortest story with its rule, and without it,
-where the harm must show: so no rule is there for nothing."""
+"""What the tests of safeguards share."""
 
 from __future__ import annotations
 

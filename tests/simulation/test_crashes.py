@@ -1,9 +1,4 @@
-"""Every way in which one client can stop, be misinformed, or be repeated late.
-
-Each test goes through all the calls of the store that a transaction makes, and through the items of
-each batch. What must hold afterwards is in `breaking`. Of transactions in parts, which make many
-calls, some tests try each second or third point only.
-"""
+"""Every way in which one client can stop, be misinformed, or be repeated late."""
 
 from __future__ import annotations
 

@@ -1,5 +1,4 @@
-"""What may be deferred, and what must not: a power failure loses the tail of one log. Each row is
-in a region of its own, so that any part can be lost without the rest."""
+"""What may be deferred, and what must not: a power failure loses the tail of one log."""
 
 from __future__ import annotations
 
@@ -142,13 +141,13 @@ def live_on(world: PowerWorld, client: Puppet[object], mode: Mode) -> None:
             raise AssertionError(result)
 
 
-MEMBERS = [(protocol, name) for protocol, kinds in SETS.items() for name in kinds]
+MEMBERS = [(protocol, name) for protocol, kinds in SETS.items() for name in (*kinds, "all")]
 
 
 @pytest.mark.parametrize(("protocol", "name"), MEMBERS)
 def test_each_member_of_the_set_may_be_lost(protocol: ProtocolName, name: str) -> None:
-    """Alone, in all ways; docs/protocol.md has the argument for each."""
-    kind = SETS[protocol][name]
+    """Alone or with all others, in all ways; docs/protocol.md has the argument for each."""
+    kind = SETS[protocol].get(name, is_sent_deferred)
     assert lose_all_tails(lambda check: check.is_deferred and kind(check), protocol)
 
 
@@ -160,12 +159,6 @@ def test_fsck_empties_tags_again_that_were_lost() -> None:
     assert {finding.kind for finding in found} == {Found.ORPHAN_LOCK, Found.STALE_TAG}
     world.mend()
     assert world.values([X, X.lock, X.tag]) == {X: b"1", X.lock: FREE, X.tag: FREE}
-
-
-@both_protocols
-def test_any_tail_of_the_whole_set_may_be_lost(protocol: ProtocolName) -> None:
-    """All members together, each log cut anywhere."""
-    assert lose_all_tails(is_sent_deferred, protocol)
 
 
 @both_protocols

@@ -1,5 +1,4 @@
-"""The simulation has to bite too. What is left out here needs more luck than a few thousand
-schedules have, or costs time and no data, or needs assertions that the bank does not make."""
+"""The simulation has to bite too."""
 
 from __future__ import annotations
 
@@ -93,8 +92,9 @@ VARIANTS: dict[str, TakeOut] = {
 def test_schedules_find_what_a_missing_safeguard_breaks(name: str, monkeypatch: Patch) -> None:
     """Random schedules that find nothing prove something only if they find this."""
     VARIANTS[name](monkeypatch)
+    start = 1_720 if name == "locks of absent rows are freed" else 0  # where it was found last
     with pytest.raises(AssertionError, match="--schedules 1 --seed"):
-        run_many(range(MOST))
+        run_many((*range(start, MOST), *range(start)))
 
 
 @pytest.mark.parametrize("name", FENCED_RULES)
