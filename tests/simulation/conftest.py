@@ -1,4 +1,4 @@
-"""What the tests of safeguards begin with: a world, and whether it has their rule."""
+"""What the tests of safeguards begin with."""
 
 from __future__ import annotations
 

@@ -18,8 +18,7 @@ from txn.testing.faulty import Call, Crash, Fault, FaultyStore, Plan, Reply, fau
 
 ONE_ATTEMPT = Policy(attempts=1, lock_ttl_ms=1000, courtesy_ms=5)
 IN_NO_ORDER = [True, False, True]
-"""What came later was seen, what the client writes was not, and the client commits, though it had
-found nothing of what came."""
+"""What came later was seen, what the client writes was not, and the client commits."""
 
 
 def add(engine: Engine) -> object:
@@ -52,7 +51,6 @@ def putting(world: World, *keys: Key, value: bytes = b"1", **options: Any) -> Pu
 def die(
     world: World, match: Match, *request: Any, applied: frozenset[int] | None = NONE
 ) -> FaultyStore:
-    """Let a client commit, and die at the first call that matches."""
     engine, store = world.client(when(match, Fault(applied, Reply.CRASH)))
     with pytest.raises(Crash):
         engine.commit(*request)
@@ -70,7 +68,6 @@ def both_committed(*results: object) -> bool:
 
 
 def alternate(clients: Sequence[Puppet[Any]]) -> list[object]:
-    """Let clients make one call each in turn, until all have ended."""
     while any([client.step() for client in clients]):
         pass
     return [client.finish() for client in clients]

@@ -45,7 +45,6 @@ def rows_for_others(request: pytest.FixtureRequest) -> None:
 
 
 def points(shape: Shape, call: Call, last: int) -> Iterator[int | Stage]:
-    """Yield the calls that follow this one, and the stages after them."""
     yield from range(call.number + 1, last + 1, 3 if shape.in_parts else 1)
     yield from STAGES
 
@@ -220,17 +219,8 @@ def test_any_two_calls_may_fail(name: str) -> None:
 
 
 def coarse(call: Call) -> list[Fault]:
-    """Return the faults of a call without those that apply a part of its items."""
     everything = frozenset(range(len(call.items)))
     return [fault for fault in faults(call) if fault.applied in (None, NONE, everything)]
-
-
-@alone
-def test_what_is_alone_makes_two_calls(shape: Shape) -> None:
-    done = run(shape)
-    assert isinstance(done.result, Committed)
-    assert [call.method for call in done.calls] == ["read", "check_and_put"]
-    assert len(done.world.rows()) == 1  # of what was there before
 
 
 @alone
