@@ -38,8 +38,7 @@ class Edge(Enum):
 
 
 class Dependency(NamedTuple):
-    """`before` comes before `after`: it wrote `key` first, was read, had not seen `after`'s
-    version, or its key in a scan, or had ended. earlier, later: the versions that show it."""
+    """`before` comes before `after`, as the versions earlier and later of the key show."""
 
     before: Transaction
     after: Transaction
@@ -69,8 +68,7 @@ class Dependency(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class Anomaly:
-    """One thing that is wrong: a fact in words, or a cycle, each before the next and the last
-    before the first."""
+    """One thing that is wrong: a fact in words, or a cycle."""
 
     kind: Kind
     fact: str = ""
@@ -78,7 +76,6 @@ class Anomaly:
 
     @property
     def names(self) -> list[str]:
-        """The transactions of the cycle."""
         return [step.before.name for step in self.cycle]
 
     def __str__(self) -> str:

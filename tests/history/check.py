@@ -1,13 +1,6 @@
-"""Whether a history is strictly serialisable: `check_lists(history)`, `check_registers(history)`.
-
-Each transaction is a node. An edge leads from a version's writer to its readers (wr) and to the
-writer of the next version (ww), from its readers to that one (rw; prw where a scan did not find the
-key), and from whatever ended to all that began afterwards (rt). Strictly serialisable is: no cycle.
-Each group of transactions that are bound together by cycles is reported once, as the worst that is
-in it, by a shortest cycle.
-
-After Adya, "Weak Consistency" (1999), and Kingsbury and Alvaro, "Elle" (2020).
-"""
+"""Whether a history is strictly serialisable: whether the graph of its transactions has no cycle.
+Each group that cycles bind together is reported once, as the worst that is in it, by a shortest
+cycle. After Adya, "Weak Consistency" (1999), and Kingsbury and Alvaro, "Elle" (2020)."""
 
 from __future__ import annotations
 
@@ -36,12 +29,10 @@ TRIED = 300
 
 
 def check_lists(history: Sequence[Transaction]) -> list[Anomaly]:
-    """Return what is wrong with a history of appends; an empty list: strictly serialisable."""
     return _check(account_of_lists(history))
 
 
 def check_registers(history: Sequence[Transaction]) -> list[Anomaly]:
-    """Return what is wrong with a history of writes that replace."""
     return _check(account_of_registers(history))
 
 
@@ -61,11 +52,7 @@ def _check(account: Account) -> list[Anomaly]:
     return [*account.anomalies, *(_worst(known, graph.subgraph(part)) for known, part in parts)]
 
 
-# --------------------------------------------------------------------------------------- edges
-
-
 def dependencies(account: Account) -> Iterator[Dependency]:
-    """Yield the edges that the data tell: ww, wr, rw."""
     writers = account.writers
     readers: dict[tuple[str, Value], list[tuple[Transaction, Edge]]] = defaultdict(list)
     for view in account.views:
@@ -86,8 +73,7 @@ def dependencies(account: Account) -> Iterator[Dependency]:
 
 
 def _moments(happened: Iterable[Transaction]) -> Iterator[tuple[Node, Node]]:
-    """From each transaction to the moment of its end, from each moment to the next, and from the
-    last moment before it to each transaction: as good as an edge from each to all later ones."""
+    """Lead from each transaction over the moments of ends to all later ones, by few edges."""
     events: list[tuple[int, bool, Transaction]] = []
     for t in happened:
         events.append((t.start, False, t))
@@ -103,11 +89,7 @@ def _moments(happened: Iterable[Transaction]) -> Iterator[tuple[Node, Node]]:
             yield moment, t
 
 
-# -------------------------------------------------------------------------------------- cycles
-
-
 def _worst(known: Dependencies, part: nx.DiGraph) -> Anomaly:
-    """Name the worst cycle among these dependencies; `part` has the moments as well."""
     looks: list[tuple[Kind, Callable[[], Cycle | None]]] = [
         (Kind.G0, partial(_shortest, _only(known, Edge.WW), known)),
         (Kind.G1C, partial(_shortest, _only(known, Edge.WW, Edge.WR), known)),
@@ -133,7 +115,6 @@ def _only(known: Dependencies, *edges: Edge) -> nx.DiGraph:
 
 
 def _weighed(part: nx.DiGraph) -> nx.DiGraph:
-    """A way through any number of moments counts as one step."""
     graph = nx.DiGraph()
     for before, after in part.edges:
         graph.add_edge(before, after, weight=int(not isinstance(before, int)))
@@ -157,7 +138,6 @@ def _shortest(graph: nx.DiGraph, known: Dependencies, edges: Sequence[Edge] = DA
 
 
 def _through(graph: nx.DiGraph, node: Node, limit: int | None) -> list[Node] | None:
-    """Return a shortest way from the node back to itself."""
     lengths, paths = nx.single_source_dijkstra(graph, node, cutoff=limit)
     ends = [n for n in graph.predecessors(node) if n in lengths]
     if not ends:
@@ -171,7 +151,6 @@ def _length(cycle: list[Node]) -> int:
 
 
 def _lost_update(known: Dependencies) -> Cycle | None:
-    """Two transactions that read the same version of a key, and both replaced it."""
     for (one, two), found in known.items():
         for d in found:
             back = [
@@ -187,8 +166,7 @@ def _both_write(d: Dependency) -> bool:
 
 
 def _single(known: Dependencies) -> Cycle | None:
-    """A cycle with one edge of a reader: what was read, or scanned, before a change, and what that
-    change led to."""
+    """A cycle with one edge of a reader."""
     graph = _only(known, Edge.WW, Edge.WR)
     place = _places(_only(known, *DATA))
     best: Cycle | None = None
@@ -208,7 +186,6 @@ def _single(known: Dependencies) -> Cycle | None:
 
 
 def _overtaken(known: Dependencies) -> Cycle | None:
-    """Two transactions, of which one had ended before the other began, and comes after it."""
     for (before, after), found in known.items():
         if after.known_end is not None and after.known_end < before.start:
             return [found[0], Dependency(after, before, Edge.RT)]
@@ -216,13 +193,11 @@ def _overtaken(known: Dependencies) -> Cycle | None:
 
 
 def _places(graph: nx.DiGraph) -> dict[Node, int]:
-    """Which transactions are bound together by cycles: those of the same number."""
     parts = enumerate(nx.strongly_connected_components(graph))
     return {node: number for number, part in parts for node in part}
 
 
 def _told(path: list[Node], known: Dependencies, edges: Sequence[Edge] = DATA) -> Cycle:
-    """Return why each transaction of a path comes before the next; moments are left out."""
     steps: Cycle = []
     real = [node for node in path if not isinstance(node, int)]
     for before, after in pairwise(real):

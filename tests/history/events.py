@@ -1,13 +1,4 @@
-"""What a history is made of: transactions that read and wrote versions, with their times.
-
-A version is named by its value, so no value is written twice to a key. In a history of lists a
-write appends one element, and a read gives the whole list; in one of registers a write replaces the
-value, and None is read where there is none. A scan is a read of every key that could be in its
-range: of those that it does not find, that they are missing.
-
-An ending is what the client knows. Of an UNKNOWN one nothing is assumed: it happened if somebody
-who happened has read a version of it, and it may have happened at any time after its start.
-"""
+"""What a history is made of."""
 
 from __future__ import annotations
 
@@ -56,10 +47,7 @@ class Ending(Enum):
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Transaction:
-    """What one transaction did, in its order; began after `start`, was over before `end`.
-
-    Times are of one clock that all clients share, in any unit.
-    """
+    """What one transaction did, in its order; began after `start`, was over before `end`."""
 
     name: str
     events: tuple[Read | Write, ...]
@@ -69,7 +57,6 @@ class Transaction:
 
     @property
     def known_end(self) -> int | None:
-        """When it was over for certain: what is unknown may still happen later."""
         return self.end if self.ending is Ending.COMMITTED else None
 
     def writes(self) -> list[Write]:

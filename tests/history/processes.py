@@ -1,9 +1,4 @@
-"""Client processes that are killed, and the history that they leave: `run(...)`.
-
-`python -m tests.history.processes ROLE MODEL NAME SEED FOLDER URI TRANSACTIONS` is one of them.
-Writers write, and read; readers look without the protocol. The keys change several times a second,
-for all at once, so that lists stay short; all processes share the machine's monotonic clock.
-"""
+"""Client processes that are killed, and the history that they leave."""
 
 from __future__ import annotations
 
@@ -12,8 +7,8 @@ import subprocess
 import sys
 import threading
 import time
-from collections.abc import Iterable, Iterator, Sequence
-from contextlib import ExitStack, contextmanager
+from collections.abc import Iterable, Sequence
+from contextlib import ExitStack
 from dataclasses import dataclass
 from pathlib import Path
 from random import Random
@@ -45,8 +40,7 @@ FRACTURED = {Kind.G_SINGLE, Kind.G2_ITEM, Kind.G2}
 
 @dataclass(frozen=True, slots=True)
 class Plan:
-    """Who works on which stores, and how many are killed, one after the other. The stores are one
-    and the same, by different ways; the clients take turns with them."""
+    """Who works on which ways to one store, and how many are killed."""
 
     folder: Path
     uris: Sequence[str]
@@ -59,16 +53,7 @@ class Plan:
 
     @property
     def transactions(self) -> str:
-        """Its transaction table: those of one protocol have one."""
         return f"{TRANSACTIONS}-{self.protocol}"
-
-
-@dataclass(frozen=True, slots=True)
-class Result:
-    """What writers and readers have left."""
-
-    writers: list[Transaction]
-    readers: list[Transaction]
 
 
 def open_engine(
@@ -78,28 +63,28 @@ def open_engine(
 
 
 def judge(plans: Iterable[Plan]) -> None:
-    """Carry out plans until one of their readers has met a transaction half done, as sooner or
-    later one does; what the protocol promises must hold in each of them."""
+    """Carry out plans until one of their readers has met a transaction half done."""
     for plan in plans:
-        result, found = run(plan), MODELS[plan.model].check
-        assert found(result.writers) == []
-        assert any(t.writes() and t.ending is Ending.COMMITTED for t in result.writers)
-        kinds = {anomaly.kind for anomaly in found([*result.writers, *result.readers])}
+        (writers, readers), found = run(plan), MODELS[plan.model].check
+        assert found(writers) == []
+        assert any(t.writes() and t.ending is Ending.COMMITTED for t in writers)
+        kinds = {anomaly.kind for anomaly in found([*writers, *readers])}
         assert kinds <= FRACTURED | {Kind.REAL_TIME}
         if kinds & FRACTURED:
             return
     raise AssertionError("nobody has seen a transaction half done")
 
 
-def run(plan: Plan) -> Result:
-    """Let them work, kill some of them, mend what they left, and read all of it once more."""
+def run(plan: Plan) -> tuple[list[Transaction], list[Transaction]]:
+    """Return what writers and readers have left."""
     rng = Random(plan.seed)
     started_ns = time.monotonic_ns()
     with open_engine(plan.uris[0], plan.transactions, plan.protocol) as engine:
         if engine.context.store.describe(TABLE.encode()):  # perhaps of another database
             take_over(engine.context, TABLE.encode())
         engine.ensure_table(TABLE, ["d"])
-        with _crew(plan) as crew:
+        with ExitStack() as stack:  # whatever happens, no client is left
+            crew = _Crew(plan, stack)
             crew.wait_until_all_work()
             for number in range(plan.kills):
                 time.sleep(rng.uniform(0, 2 * plan.kill_each_s))
@@ -107,9 +92,10 @@ def run(plan: Plan) -> Result:
                 if number % FSCK_EACH == 0:
                     _mend(engine, FSCK_GRACE_MS)
             crew.wait_until_all_work()
+            crew.end()
         _mend(engine, 0)
         _read_all(engine, plan, range(started_ns // EPOCH_NS, time.monotonic_ns() // EPOCH_NS + 1))
-    return Result(load(plan.folder / "writer"), load(plan.folder / "reader"))
+    return load(plan.folder / "writer"), load(plan.folder / "reader")
 
 
 def _mend(engine: Engine, grace_ms: int) -> None:
@@ -125,11 +111,7 @@ def _read_all(engine: Engine, plan: Plan, epochs: range) -> None:
 
 
 def keys(epoch: int, seed: int) -> list[Key]:
-    """The keys of an epoch; two of them share a row."""
     return [Key(f"{seed}-{epoch}-{i // 2}", "d", f"v{i}", TABLE) for i in range(KEYS)]
-
-
-# --------------------------------------------------------------------------------- the crew
 
 
 class _Client(NamedTuple):
@@ -138,8 +120,7 @@ class _Client(NamedTuple):
     errors: Path
 
     def kill(self) -> None:
-        """Kill the process, which must not have ended by itself: nothing that clients are told to
-        do may fail but as `TxnError`."""
+        """Kill the process, which must not have ended by itself."""
         self.process.kill()
         code = self.process.wait()
         assert code == -signal.SIGKILL, f"it ended with {code}: {self.errors.read_text()}"
@@ -156,12 +137,10 @@ class _Crew:
         self._running.append(self._start("reader", plan.writers))
 
     def replace(self, place: int) -> None:
-        """Kill a writer, and put a new one in its place."""
         self._running[place].kill()
         self._running[place] = self._start("writer", place)
 
     def wait_until_all_work(self) -> None:
-        """Until each has told something: starting takes longer than some work."""
         deadline = time.monotonic() + 300
         while not all(c.history.exists() and c.history.stat().st_size for c in self._running):
             assert time.monotonic() < deadline, "somebody does not get to work"
@@ -188,18 +167,6 @@ class _Crew:
         self._stack.enter_context(process)
         self._stack.callback(process.kill)
         return _Client(process, errors.with_suffix(".jsonl"), errors)
-
-
-@contextmanager
-def _crew(plan: Plan) -> Iterator[_Crew]:
-    """Start clients; whatever happens, none is left."""
-    with ExitStack() as stack:
-        crew = _Crew(plan, stack)
-        yield crew
-        crew.end()
-
-
-# ------------------------------------------------------------------------------ one process
 
 
 def main() -> None:

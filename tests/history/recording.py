@@ -1,11 +1,4 @@
-"""How clients write their history down while they make it, and how it is read back.
-
-A transaction has two lines: one before the store hears of it, and one when its client knows how it
-ended. So a killed client has told all; what lacks its second line is of unknown ending.
-
-    {"name", "start", "events": [[kind, key, value, timestamp or null], ...]}
-    {"name", "end", "ending": "committed" | "aborted" | "unknown", "at": commit timestamp or null}
-"""
+"""How clients write their history down, and how it is read back."""
 
 from __future__ import annotations
 
@@ -33,41 +26,35 @@ class Recorder:
         self._tell = tell
 
     def begin(self, name: str, events: Sequence[Read | Write], start: int | None = None) -> None:
-        """Note what a transaction will do; call it before the store is called."""
         told = [[type(e).__name__.lower(), *e] for e in events]
         start = self.now() if start is None else start
         self._tell({"name": name, "start": start, "events": told})
 
     def end(self, name: str, ending: Ending, at: int | None = None, end: int | None = None) -> None:
-        """Note how it ended, and when if not now."""
         moment = self.now() if end is None else end
         self._tell({"name": name, "end": moment, "ending": ending.value, "at": at})
 
     def did(
         self, name: str, events: Sequence[Read | Write], start: int, end: int | None = None
     ) -> None:
-        """Note a read that has come. end: by when it was true, if not only now."""
         self.begin(name, events, start)
         self.end(name, Ending.COMMITTED, end=end)
 
 
 def to_file(path: Path) -> Callable[[Line], object]:
-    """Return what appends lines to a file, each in a single write. A kill may cut the last one
-    short, though: where it crosses a page, the kernel looks for signals in between."""
+    """Return what appends lines to a file, each in a single write."""
     file = os.open(path, os.O_WRONLY | os.O_APPEND | os.O_CREAT)
     return lambda line: os.write(file, f"{json.dumps(line)}\n".encode())
 
 
 def load(folder: Path) -> list[Transaction]:
-    """Read back all the files of a folder: what is whole, and so was told before its client went
-    on."""
+    """Read back the lines that are whole: of another its client had not gone on."""
     texts = [path.read_text() for path in sorted(folder.glob("*.jsonl"))]
     lines = (line for text in texts for line in text.splitlines(keepends=True))
     return history(json.loads(line) for line in lines if line.endswith("\n"))
 
 
 def history(lines: Iterable[Line]) -> list[Transaction]:
-    """Put the two lines of each transaction together."""
     found: dict[str, Transaction] = {}
     for line in lines:
         name = line["name"]

@@ -1,13 +1,9 @@
-"""The simulation's schedules with histories instead of a bank: same clients, faults and clocks.
-
-Readers may be raw: they then read as a plain client of HBase does, which the protocol makes no
-promises to. What transactions read is always by the protocol.
-"""
+"""The simulation's schedules with histories instead of a bank."""
 
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Collection, Iterable, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import replace
 from functools import partial
@@ -20,13 +16,13 @@ from tests.history.anomalies import Anomaly
 from tests.history.recording import Line, Recorder, history
 from tests.history.workload import LISTS, MODELS, Commit, Model, Observation, Work, atomic
 from tests.simulation import schedule as schedule_module
+from tests.simulation.calls import asks_for
 from tests.simulation.feeding import SlowNetwork
-from tests.simulation.puppets import asks_for
-from tests.simulation.schedule import Schedule, Task, Trace
+from tests.simulation.schedule import FINDINGS, Schedule, Task, Trace, replay_line
 from tests.simulation.scheduler import ActorClock
-from tests.simulation.world import TABLE, TRANSACTIONS, key
+from tests.simulation.world import TABLE, TRANSACTIONS, Wrapper, key
 from txn import Cell, Engine, Key, TxnError
-from txn.model import Check, Columns, Edit, Row, RowExclusion
+from txn.model import Check, Edit, Row
 from txn.protocol import fenced
 from txn.protocol.statuses import ProtocolName, Status
 from txn.reading.feed import Bounds
@@ -63,7 +59,6 @@ class HistorySchedule(Schedule):
         self.bank = Clerk(self._work, readers)  # type: ignore[assignment]
 
     def anomalies(self) -> list[Anomaly]:
-        """Run it, and judge its history."""
         self.run()
         return self._model.check(history(self._lines))
 
@@ -72,17 +67,10 @@ class HistorySchedule(Schedule):
 
 
 class Blocks(HistorySchedule):
-    """Four clients with two blocks each, and readers; nothing fails. What takes several clients to
-    meet in one moment happens here more often."""
+    """Four clients with two blocks each, and readers; nothing fails."""
 
-    def __init__(
-        self,
-        seed: int,
-        model: Model,
-        trace: Trace | None = None,
-        protocol: ProtocolName = "six-phase",
-    ) -> None:
-        super().__init__(seed, model, trace=trace, protocol=protocol)
+    def __init__(self, seed: int, model: Model, **options: Any) -> None:
+        super().__init__(seed, model, **options)
         self.weather = replace(self.weather, readers=2, fscks=0, fault_rate=0.0, collects=False)
 
     def _tasks(self) -> list[deque[Task]]:
@@ -90,8 +78,7 @@ class Blocks(HistorySchedule):
         return [deque([block, block]) for _ in range(4)]
 
     def _plan(self, name: str, call: Call) -> Fault:
-        """Let somebody stop for a while, most of all before a decision, and others do a lot
-        meanwhile."""
+        """Let somebody stop for a while, most of all before a decision."""
         if self.random.random() < (0.5 if asks_for(Status.ASSERTED)(call) else PAUSE_RATE):
             self.scheduler.sleep_ms(self.random.choice(PAUSES_MS))
         return super()._plan(name, call)
@@ -137,40 +124,25 @@ class Clerk:
 def found(
     seeds: Iterable[int],
     model: Model = LISTS,
-    look: Observation = atomic,
-    protocol: ProtocolName = "six-phase",
+    kind: Callable[..., HistorySchedule] = HistorySchedule,
+    **options: Any,
 ) -> Iterator[tuple[int, Anomaly]]:
     """Run schedules; yield what is wrong with any of them, and the seed that shows it again."""
     for seed in seeds:
-        for anomaly in HistorySchedule(seed, model, look, protocol=protocol).anomalies():
-            yield seed, anomaly
-
-
-def found_among_blocks(
-    seeds: Iterable[int], model: Model, protocol: ProtocolName = "six-phase"
-) -> Iterator[tuple[int, Anomaly]]:
-    """The same where there are only blocks, and those who read."""
-    for seed in seeds:
-        for anomaly in Blocks(seed, model, protocol=protocol).anomalies():
+        for anomaly in kind(seed, model, **options).anomalies():
             yield seed, anomaly
 
 
 def run_history(
-    seed: int, trace: Trace | None = None, protocol: ProtocolName = "six-phase"
+    seed: int,
+    trace: Trace | None = None,
+    protocol: ProtocolName = "six-phase",
+    kind: Callable[..., HistorySchedule] | None = None,
 ) -> None:
     """Run one history, of the model that the seed has; AssertionError where it is wrong."""
     model = Random(seed).choice(list(MODELS.values()))
-    kind = Blocks if seed % 2 else HistorySchedule
-    for anomaly in kind(seed, model, trace=trace, protocol=protocol).anomalies():
-        raise AssertionError(str(anomaly))
-
-
-def run_snapshots(
-    seed: int, trace: Trace | None = None, protocol: ProtocolName = "six-phase"
-) -> None:
-    """The same of one history with snapshots of many readers."""
-    model = Random(seed).choice(list(MODELS.values()))
-    for anomaly in Snapshots(seed, model, trace=trace, protocol=protocol).anomalies():
+    kind = kind or (Blocks if seed % 2 else HistorySchedule)
+    for _, anomaly in found([seed], model, kind, trace=trace, protocol=protocol):
         raise AssertionError(str(anomaly))
 
 
@@ -180,18 +152,10 @@ LATENESS_MS = 25_000  # as long as a client tries
 
 
 class Snapshots(HistorySchedule):
-    """Readers of the whole table in several tasks, as of an instant that was found before, while a
-    decision is seen later than at the time that it has, and each region has a clock of its own.
-    Listings of transactions take several steps. Each transaction has a row."""
+    """Readers of the whole table in tasks, as of an instant, with a clock for each region."""
 
-    def __init__(
-        self,
-        seed: int,
-        model: Model,
-        trace: Trace | None = None,
-        protocol: ProtocolName = "six-phase",
-    ) -> None:
-        super().__init__(seed, model, trace=trace, protocol=protocol)
+    def __init__(self, seed: int, model: Model, **options: Any) -> None:
+        super().__init__(seed, model, **options)
         self._misses = self._purges = False  # a snapshot fails if a row was deleted
         self.weather = replace(self.weather, readers=3, clocks_jump=False, collects=False)
         self.salt_buckets = 3
@@ -201,7 +165,6 @@ class Snapshots(HistorySchedule):
         """How many reads came to their end."""
 
     def run(self) -> None:
-        """Run it with a server for each region."""
         servers = partial(Servers, skews=self._skews)
         with (
             patch.object(schedule_module, "Network", servers),
@@ -210,7 +173,6 @@ class Snapshots(HistorySchedule):
             super().run()
 
     def _tasks(self) -> list[deque[Task]]:
-        """Return so many that clients are at work as long as readers are."""
         queues = [HistorySchedule._tasks(self) for _ in range(TURNS)]
         return [deque(chain.from_iterable(some)) for some in zip(*queues, strict=True)]
 
@@ -235,8 +197,7 @@ class Snapshots(HistorySchedule):
             self.scheduler.sleep_ms(self.random.choice((0, 0, 5, 100)))
 
     def _read_snapshot(self, readers: Work, planner: Engine) -> None:
-        """Read the table in tasks, each of which opens the store for itself and lists transactions
-        slowly, as they were while the planner found the instant."""
+        """Read the table in tasks, each of which opens the store for itself and lists slowly."""
         recorder, keys = readers.recorder, readers.keys
         start = recorder.now()
         instant = find_instant(planner.context, Bounds(0, LATENESS_MS))
@@ -266,24 +227,15 @@ class Servers(SlowNetwork):
     def find_splits(self, *_: object) -> list[bytes]:
         return [b"01.", b"02."]
 
-    def scan(
-        self,
-        table: bytes,
-        start: bytes = b"",
-        stop: bytes | None = None,
-        columns: Columns = None,
-        exclude: RowExclusion | None = None,
-        *,
-        reverse: bool = False,
-    ) -> Iterator[Row]:
+    def scan(self, table: bytes, start: bytes = b"", *more: Any, **named: Any) -> Iterator[Row]:
         """Yield each row as it is when a listing comes to it, which may be long after its start."""
-        if table != TRANSACTIONS or reverse:
-            yield from super().scan(table, start, stop, columns, exclude, reverse=reverse)
+        if table != TRANSACTIONS or named.get("reverse"):
+            yield from super().scan(table, start, *more, **named)
             return
         while True:
             if self._random.random() < 0.7:
                 self._scheduler.sleep_ms(self._random.choice(self.row_ms))
-            row = next(self._inner.scan(table, start, stop, columns, exclude), None)
+            row = next(self._inner.scan(table, start, *more, **named), None)
             if row is None:
                 return
             yield row
@@ -294,15 +246,12 @@ class Servers(SlowNetwork):
         return self._inner.read_versions(keys, count)
 
 
-class SkewedStore:
+class SkewedStore(Wrapper):
     """A store that writes each cell of the transaction table by the clock of its region."""
 
     def __init__(self, inner: Any, skews: Sequence[int]) -> None:
-        self._inner = inner
+        super().__init__(inner)
         self._skews = skews
-
-    def __getattr__(self, name: str) -> Any:
-        return getattr(self._inner, name)
 
     def write(self, edits: Sequence[Edit], **options: Any) -> None:
         if options.get("by_row"):
@@ -328,3 +277,25 @@ class SkewedStore:
             yield
         finally:
             self._inner._clock.offset_ms -= skew_ms
+
+
+HISTORY_EACH = 10
+SNAPSHOTS_EACH = 25
+
+
+def run_seed(seed: int, trace: Trace | None = None, protocol: ProtocolName = "six-phase") -> None:
+    if seed % HISTORY_EACH == 0:
+        run_history(seed // HISTORY_EACH, trace, protocol)
+    elif seed % SNAPSHOTS_EACH == 1:
+        run_history(seed // SNAPSHOTS_EACH, trace, protocol, Snapshots)
+    else:
+        Schedule(seed, trace, protocol).run()
+
+
+def run_chunk(seeds: range, protocol: ProtocolName = "six-phase") -> str | None:
+    for seed in seeds:
+        try:
+            run_seed(seed, protocol=protocol)
+        except FINDINGS as error:
+            return f"{error}\n{replay_line(seed, protocol)}"
+    return None

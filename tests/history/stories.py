@@ -1,9 +1,4 @@
-"""Sessions that take turns as a test has it, and the history that they make.
-
-At each level a session reads in its own way: RAW, a plain client's gets and scans; READ, the
-engine's `read` and `scan`; BLOCK, inside `engine.transaction()`. It writes when it commits, through
-the engine at every level; only a block's commit knows what was read.
-"""
+"""Sessions that take turns as a test has it, and the history that they make."""
 
 from __future__ import annotations
 
@@ -15,7 +10,8 @@ from typing import Any, ClassVar
 from tests.history.anomalies import Kind
 from tests.history.check import check_registers
 from tests.history.events import Ending, Missing, Read, Transaction, Write
-from tests.simulation.puppets import Match, Puppet
+from tests.simulation.calls import Match
+from tests.simulation.puppets import Puppet
 from tests.simulation.world import TABLE, TRANSACTIONS, World, key
 from txn import AbortedError, Cell, CommitOutcomeUnknown, Engine, Key, Mutation, Policy
 from txn.clock import Clock
@@ -56,17 +52,15 @@ class Story:
         if values:
             founder = self.session("founder")
             for row, value in values.items():
-                founder.put(key(row), value)
+                founder.put(value, key(row))
             assert founder.commit()
 
     def session(
         self, name: str, level: Level | None = None, *, faults: Plan = faultless
     ) -> Session:
-        """Begin one."""
         return Session(self, name, level or self.level, faults)
 
     def kinds(self) -> set[Kind]:
-        """Return what is wrong with what happened so far."""
         return {anomaly.kind for anomaly in check_registers(self.history)}
 
 
@@ -108,39 +102,32 @@ class Session:
         self._block = engine.transaction().__enter__() if level is Level.BLOCK else None
 
     def get(self, *keys: Key) -> list[str | None]:
-        """Read some keys, with one call."""
         found = self._cells(self._puppet.engine, keys)
         return [self._saw(key, found[key]) for key in keys]
 
     def scan(self) -> set[str]:
-        """Read the range of the items; return their values."""
         found = self._items(self._puppet.engine)
         seen = [self._saw(k, found.get(k), Read if k in found else Missing) for k in ITEMS]
         return {value for value in seen if value}
 
-    def put(self, key: Key, value: str) -> None:
-        """Write when it commits."""
-        self._written[key] = value
-        if self._block is not None:
-            self._block.put(key, value)
+    def put(self, value: str, *keys: Key) -> None:
+        for each in keys:
+            self._written[each] = value
+            if self._block is not None:
+                self._block.put(each, value)
 
     def sleeping(self, work: Callable[[], object]) -> None:
-        """When it sleeps for the first time, let this happen."""
         self._clock.alarm = work
 
     def until(self, match: Match) -> None:
-        """Let it commit as far as to this call of the store, which it does not make yet."""
         assert self._puppet.until(match) is not None, "it has ended"
 
     def commit(self) -> bool:
-        """Let it commit, or go on; return whether it has."""
         try:
             return self._puppet.finish()
         except Crash:
             self._end(Ending.UNKNOWN, None)
             return False
-
-    # ------------------------------------------------------------------------------- details
 
     def _cells(self, engine: Engine, keys: Sequence[Key]) -> Mapping[Key, Cell | None]:
         if self._block is not None:
@@ -192,5 +179,4 @@ class Session:
 
 
 def _undated(value: bytes | None) -> Cell | None:
-    """A block tells values alone."""
     return None if value is None else Cell(value, 0)

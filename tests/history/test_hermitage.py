@@ -1,23 +1,21 @@
-"""The anomalies of Hermitage, told at each level: raw reads, `read`, and transactions.
-
-One test a cell of the table in docs/isolation.md. Each story interleaves sessions by hand so that
-the anomaly happens if it can; the checker then names what it finds. Where a level permits an
-anomaly, the test shows it.
-"""
+"""The anomalies of Hermitage at each level."""
 
 from __future__ import annotations
 
+import re
+from collections.abc import Callable
 from dataclasses import replace
 from itertools import product
+from pathlib import Path
 from typing import get_args
 
 import pytest
 
 from tests.history.anomalies import Kind
 from tests.history.stories import ITEMS, Level, Story
-from tests.simulation.puppets import Puppet, asks_for, reads_row
+from tests.simulation.calls import asks_for, reads_row
+from tests.simulation.puppets import Puppet
 from tests.simulation.world import key
-from txn import InvalidRequestError, Mutation
 from txn.model import Edit
 from txn.policy import Checking
 from txn.protocol.statuses import ProtocolName, Status
@@ -30,25 +28,21 @@ RAW, READ, BLOCK = Level.RAW, Level.READ, Level.BLOCK
 A, B, _ = ITEMS
 
 
-@pytest.fixture(autouse=True, params=product(get_args(ProtocolName), get_args(Checking)), ids=str)
-def of_both(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Whatever the database's protocol, and whether what is only read is locked or validated, an
-    anomaly is prevented, or permitted, all the same."""
+@pytest.fixture(params=product(get_args(ProtocolName), get_args(Checking)), ids=str)
+def each_database(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
     protocol, assertions = request.param
     monkeypatch.setattr(Story, "protocol", protocol)
     monkeypatch.setattr(Story, "policy", replace(Story.policy, assertions=assertions))
 
 
-# ------------------------------------------------------------------------------- the stories
+of_both = pytest.mark.usefixtures("each_database")
 
 
 def write_cycle(level: Level) -> Story:
-    """Two write the same two keys; the second comes when the first holds its locks."""
     story = Story(level)
     one, two = story.session("one"), story.session("two")
     for each, value in ((one, "1"), (two, "2")):
-        each.put(X, value)
-        each.put(Y, value)
+        each.put(value, X, Y)
     one.until(asks_for(Status.ASSERTED))
     assert not two.commit()
     assert one.commit()
@@ -59,10 +53,9 @@ def write_cycle(level: Level) -> Story:
 
 
 def aborted_read(level: Level) -> Story:
-    """Somebody reads what is being written, and then it is rolled back."""
     story = Story(level, x="0")
     writer, reader = story.session("writer"), story.session("reader")
-    writer.put(X, "1")
+    writer.put("1", X)
     writer.until(asks_for(Status.ASSERTED))
     assert reader.get(X) == ["0"]
     story.world.mend()
@@ -72,11 +65,10 @@ def aborted_read(level: Level) -> Story:
 
 
 def intermediate_read(level: Level) -> Story:
-    """A block writes a key twice; somebody reads before each of its calls of the store."""
     story = Story(level, x="0")
     writer = story.session("writer", BLOCK)
-    writer.put(X, "1")
-    writer.put(X, "2")
+    writer.put("1", X)
+    writer.put("2", X)
     steps = (Status.WRITTEN, Status.ASSERTED, Status.PUT, Status.CLEANING, Status.COMPLETE)
     rules = story.world.engine().context.rules
     for number, status in enumerate(step for step in steps if step in rules.steps):
@@ -89,11 +81,10 @@ def intermediate_read(level: Level) -> Story:
 
 
 def circular_flow(level: Level) -> Story:
-    """Two each read what the other writes, one of them as late as can be."""
     story = Story(level, x="0", y="0")
     one, two = story.session("one"), story.session("two")
-    one.put(X, "1")
-    two.put(Y, "2")
+    one.put("1", X)
+    two.put("2", Y)
     two.get(X)
     two.until(asks_for(Status.COMPLETE))
     assert one.get(Y) == ["2"]
@@ -103,19 +94,16 @@ def circular_flow(level: Level) -> Story:
 
 
 def torn(call: Call) -> Fault:
-    """The values of one row arrive, then the client dies."""
     edits = [(i, item.key.row) for i, item in enumerate(call.items) if isinstance(item, Edit)]
     of_x = frozenset(i for i, row in edits if row == X.row)
     return Fault(of_x, Reply.CRASH) if of_x else NO_FAULT
 
 
 def vanishing(level: Level) -> Story:
-    """Somebody has decided to replace both keys and has put one. A reader sees the new one; does
-    it see an old one afterwards?"""
+    """Somebody has decided to replace both keys and has put one."""
     story = Story(level, x="0", y="0")
     writer = story.session("writer", faults=torn)
-    writer.put(X, "1")
-    writer.put(Y, "1")
+    writer.put("1", X, Y)
     assert not writer.commit()
     reader = story.session("reader")
     assert reader.get(X) == ["1"]
@@ -125,11 +113,10 @@ def vanishing(level: Level) -> Story:
 
 
 def phantom(level: Level) -> Story:
-    """An item comes into a range between two looks at it."""
     story = Story(level)
     reader, writer = story.session("reader"), story.session("writer")
     assert reader.scan() == set()
-    writer.put(A, "1")
+    writer.put("1", A)
     assert writer.commit()
     reader.scan()
     reader.commit()
@@ -137,24 +124,21 @@ def phantom(level: Level) -> Story:
 
 
 def lost_update(level: Level) -> Story:
-    """Two read a key, and both replace what they read."""
     story = Story(level, x="0")
     one, two = story.session("one"), story.session("two")
     for each in (one, two):
         assert each.get(X) == ["0"]
-        each.put(X, each.name)
+        each.put(each.name, X)
     assert one.commit()
     two.commit()
     return story
 
 
 def skewed_read(level: Level) -> Story:
-    """A transaction commits both keys between two reads."""
     story = Story(level, x="0", y="0")
     reader, writer = story.session("reader"), story.session("writer")
     assert reader.get(X) == ["0"]
-    writer.put(X, "1")
-    writer.put(Y, "1")
+    writer.put("1", X, Y)
     assert writer.commit()
     assert reader.get(Y) == ["1"]
     reader.commit()
@@ -162,12 +146,11 @@ def skewed_read(level: Level) -> Story:
 
 
 def skewed_writes(level: Level) -> Story:
-    """Each reads both keys and writes one of them."""
     story = Story(level, x="0", y="0")
     one, two = story.session("one"), story.session("two")
     for each, target in ((one, X), (two, Y)):
         assert each.get(X, Y) == ["0", "0"]
-        each.put(target, each.name)
+        each.put(each.name, target)
     one.until(asks_for(Status.ASSERTED))
     two.commit()
     one.commit()
@@ -175,225 +158,69 @@ def skewed_writes(level: Level) -> Story:
 
 
 def skewed_by_phantoms(level: Level) -> Story:
-    """Each scans a range and adds to it."""
     story = Story(level)
     one, two = story.session("one"), story.session("two")
     for each, target in ((one, A), (two, B)):
         assert each.scan() == set()
-        each.put(target, each.name)
+        each.put(each.name, target)
     one.until(asks_for(Status.ASSERTED))
     two.commit()
     one.commit()
     return story
 
 
-# ------------------------------------------------------------------------------- G0: write cycles
-
-
-def test_raw_reads_prevent_g0() -> None:
-    """Locks are taken whoever reads how: even plain clients see one writer's values in the end."""
-    assert write_cycle(RAW).kinds() == set()
-
-
-def test_reads_prevent_g0() -> None:
-    """The same for atomic reads."""
-    assert write_cycle(READ).kinds() == set()
-
-
-def test_blocks_prevent_g0() -> None:
-    """The same for blocks."""
-    assert write_cycle(BLOCK).kinds() == set()
-
-
-# ----------------------------------------------------------------------------- G1a: aborted reads
-
-
-def test_raw_reads_prevent_g1a() -> None:
-    """No value is put before it is decided, so a plain client never sees what is rolled back."""
-    assert aborted_read(RAW).kinds() == set()
-
-
-def test_reads_prevent_g1a() -> None:
-    """The buffer of a holder that is not decided is not looked at."""
-    assert aborted_read(READ).kinds() == set()
-
-
-def test_blocks_prevent_g1a() -> None:
-    """What a block reads, `read` reads."""
-    assert aborted_read(BLOCK).kinds() == set()
-
-
-# ------------------------------------------------------------------------ G1b: intermediate reads
-
-
-def test_raw_reads_prevent_g1b() -> None:
-    """Only a block's last value of a key is ever sent to the store."""
-    assert intermediate_read(RAW).kinds() == set()
-
-
-def test_reads_prevent_g1b() -> None:
-    """Nor does the buffer have another."""
-    assert intermediate_read(READ).kinds() == set()
-
-
-def test_blocks_prevent_g1b() -> None:
-    """Nor does a block see another's buffer."""
-    assert intermediate_read(BLOCK).kinds() == set()
-
-
-def test_a_request_that_writes_a_key_twice_is_refused() -> None:
-    """Which of the two would be meant?"""
-    with pytest.raises(InvalidRequestError):
-        Story(RAW).world.engine().commit([Mutation(X, "1"), Mutation(X, "2")])
-
-
-# ----------------------------------------------------------------- G1c: circular information flow
-
-
-def test_raw_reads_prevent_g1c() -> None:
-    """Reads come before the commit, and a commit is seen only once it is decided."""
-    assert circular_flow(RAW).kinds() == set()
-
-
-def test_reads_prevent_g1c() -> None:
-    """The same, though a decided value is read before it is put."""
-    assert circular_flow(READ).kinds() == set()
-
-
-def test_blocks_prevent_g1c() -> None:
-    """One of the two would have to commit before the other and after it."""
-    assert circular_flow(BLOCK).kinds() == set()
-
-
-# ------------------------------------------------------------- OTV: observed transaction vanishes
-
-
-def test_raw_reads_permit_otv() -> None:
-    """Values are put cell by cell: the one that was seen first may have no fellow yet."""
-    assert vanishing(RAW).kinds() == {Kind.G_SINGLE}
-
-
-def test_reads_prevent_otv() -> None:
-    """What is decided is read from the buffer where it is not put yet: it does not vanish."""
-    assert vanishing(READ).kinds() == set()
-
-
-def test_blocks_prevent_otv() -> None:
-    """What a block reads, `read` reads."""
-    assert vanishing(BLOCK).kinds() == set()
-
-
-# ------------------------------------------------------------------ PMP: predicate-many-preceders
-
-
-def test_raw_reads_permit_pmp() -> None:
-    """A scan is a scan."""
-    assert phantom(RAW).kinds() == {Kind.G_SINGLE}
-
-
-def test_reads_permit_pmp() -> None:
-    """Each scan is of its own time."""
-    assert phantom(READ).kinds() == {Kind.G_SINGLE}
-
-
-def test_blocks_prevent_pmp() -> None:
-    """A block that has looked at a range commits only if nothing came into it."""
-    assert phantom(BLOCK).kinds() == set()
-
-
-# -------------------------------------------------------------------------------- P4: lost update
-
-
-def test_raw_reads_permit_p4() -> None:
-    """A commit that asserts nothing replaces whatever is there."""
-    assert lost_update(RAW).kinds() == {Kind.LOST_UPDATE}
-
-
-def test_reads_permit_p4() -> None:
-    """Reading atomically is not asserting: pass the version that was read, or use a block."""
-    assert lost_update(READ).kinds() == {Kind.LOST_UPDATE}
-
-
-def test_blocks_prevent_p4() -> None:
-    """What was read is asserted, so the second one is told of a conflict."""
-    assert lost_update(BLOCK).kinds() == set()
-
-
-# ---------------------------------------------------------------------------- G-single: read skew
-
-
-def test_raw_reads_permit_g_single() -> None:
-    """Two gets are of two times."""
-    assert skewed_read(RAW).kinds() == {Kind.G_SINGLE}
-
-
-def test_reads_permit_g_single() -> None:
-    """Two calls are of two times. One call is not: see the next test."""
-    assert skewed_read(READ).kinds() == {Kind.G_SINGLE}
-
-
-def test_blocks_prevent_g_single() -> None:
-    """The reads of a block that commits were true together."""
-    assert skewed_read(BLOCK).kinds() == set()
-
-
+MANY = {RAW: {Kind.G_SINGLE}, READ: {Kind.G_SINGLE}}
+ANOMALIES: dict[str, tuple[Callable[[Level], Story], dict[Level, set[Kind]]]] = {
+    "G0": (write_cycle, {}),
+    "G1a": (aborted_read, {}),
+    "G1b": (intermediate_read, {}),
+    "G1c": (circular_flow, {}),
+    "OTV": (vanishing, {RAW: {Kind.G_SINGLE}}),
+    "PMP": (phantom, MANY),
+    "P4": (lost_update, {RAW: {Kind.LOST_UPDATE}, READ: {Kind.LOST_UPDATE}}),
+    "G-single": (skewed_read, MANY),
+    "G2-item": (skewed_writes, {RAW: {Kind.G2_ITEM}, READ: {Kind.G2_ITEM}}),
+    "G2": (skewed_by_phantoms, {RAW: {Kind.G2}, READ: {Kind.G2}}),
+}
+"""How each is staged, and what a level shows of it that permits it."""
+
+
+@of_both
+@pytest.mark.parametrize("level", Level)
+@pytest.mark.parametrize("name", ANOMALIES)
+def test_each_level_prevents_an_anomaly_or_permits_it(name: str, level: Level) -> None:
+    stage, permitted = ANOMALIES[name]
+    assert stage(level).kinds() == permitted.get(level, set())
+
+
+def test_the_page_tells_what_each_level_permits() -> None:
+    page = (Path(__file__).parents[2] / "docs" / "isolation.md").read_text()
+    rows = re.findall(r"^\| ([GOP][\w-]+) \|[^|]*\|(.*)\|(.*)\|(.*)\|$", page, re.MULTILINE)
+    told = {name: ["permits" in cell for cell in cells] for name, *cells in rows}
+    assert told == {
+        name: [level in permitted for level in Level] for name, (_, permitted) in ANOMALIES.items()
+    }
+
+
+@of_both
 def test_one_read_prevents_g_single() -> None:
-    """However many rows it has, and whoever commits while it looks at them."""
     story = Story(READ, x="0", y="0")
     reader = Puppet(story.world, lambda engine: engine.read([X, Y]), by_row=True)
     reader.until(reads_row(Y))
     writer = story.session("writer")
-    writer.put(X, "1")
-    writer.put(Y, "1")
+    writer.put("1", X, Y)
     assert writer.commit()
     assert {cell.value for cell in reader.finish().values() if cell} == {b"1"}
 
 
-# ---------------------------------------------------------------------------- G2-item: write skew
-
-
-def test_raw_reads_permit_g2_item() -> None:
-    """Neither commit knows what its program had read."""
-    assert skewed_writes(RAW).kinds() == {Kind.G2_ITEM}
-
-
-def test_reads_permit_g2_item() -> None:
-    """Nor here."""
-    assert skewed_writes(READ).kinds() == {Kind.G2_ITEM}
-
-
-def test_blocks_prevent_g2_item() -> None:
-    """What was read and not written is locked as well, until the decision."""
-    assert skewed_writes(BLOCK).kinds() == set()
-
-
-# ----------------------------------------------------- G2: anti-dependency cycles with predicates
-
-
-def test_raw_reads_permit_g2() -> None:
-    """Neither commit knows of any range."""
-    assert skewed_by_phantoms(RAW).kinds() == {Kind.G2}
-
-
-def test_reads_permit_g2() -> None:
-    """Nor here."""
-    assert skewed_by_phantoms(READ).kinds() == {Kind.G2}
-
-
-def test_blocks_prevent_g2() -> None:
-    """Each looks at its range again when it holds its locks: the later one meets the other's."""
-    assert skewed_by_phantoms(BLOCK).kinds() == set()
-
-
 def overtaken_look(finishes: bool) -> Story:
-    """Somebody adds to a range after a block has looked at it under its locks, and before the block
-    decides. A third one, which only reads, sees that; does it see what the block replaces?"""
+    """Somebody adds to a range after a block has looked at it. What does a third one see?"""
     story = Story(BLOCK, y="0")
     scanning, adding = story.session("scanning"), story.session("adding")
     assert scanning.scan() == set()
-    scanning.put(Y, "1")
+    scanning.put("1", Y)
     scanning.until(asks_for(Status.ASSERTED))
-    adding.put(A, "2")
+    adding.put("2", A)
     assert adding.commit()
     reader = story.session("reader")
     if finishes:
@@ -404,12 +231,8 @@ def overtaken_look(finishes: bool) -> Story:
     return story
 
 
-def test_blocks_prevent_g2_where_a_third_one_only_reads() -> None:
-    """A range is not locked, and comes before what is added to it after that look. So who reads
-    beside the block waits until it has decided."""
-    assert overtaken_look(finishes=True).kinds() == set()
-
-
-def test_blocks_prevent_g2_where_the_one_that_scans_has_died() -> None:
-    """Nobody waits for the dead for longer than their lease: then they are aborted."""
-    assert overtaken_look(finishes=False).kinds() == set()
+@of_both
+@pytest.mark.parametrize("finishes", [True, False])
+def test_blocks_prevent_g2_where_a_third_one_only_reads(finishes: bool) -> None:
+    """It waits until the block has decided, or aborts it after its lease if it has died."""
+    assert overtaken_look(finishes).kinds() == set()

@@ -1,7 +1,4 @@
-"""Histories of real processes on one embedded store, which are killed with SIGKILL.
-
-TXN_HISTORY_KILLS says how many of them at most; `make long` kills more.
-"""
+"""Histories of real processes on one embedded store; TXN_HISTORY_KILLS of them are killed."""
 
 from __future__ import annotations
 
@@ -27,8 +24,6 @@ ROUNDS = 20  # as a rule the first one shows it, and on a busy machine it may ta
 def test_what_killed_processes_leave_is_strictly_serialisable(
     tmp_path: Path, model: str, protocol: ProtocolName
 ) -> None:
-    """Real concurrency, real deaths: whatever was acknowledged or seen has one order, in real
-    time. Beside them somebody reads without the protocol, and must be seen to."""
     uri = f"embedded://{tmp_path}/store?sync=off"
     judge(
         Plan(tmp_path / f"{turn}", [uri], model, KILLS, seed=turn, protocol=protocol)
@@ -38,8 +33,7 @@ def test_what_killed_processes_leave_is_strictly_serialisable(
 
 @pytest.mark.parametrize("line", [1, 2])
 def test_a_line_that_a_kill_has_cut_short_was_never_told(tmp_path: Path, line: int) -> None:
-    """Some lines cross a page of the file, and the kernel may end a write there: a client that was
-    killed then had not gone on to the store, or nobody knows how it ended."""
+    """Some lines cross a page of the file, and the kernel may end a write there."""
     recorder = Recorder(to_file(tmp_path / "one.jsonl"))
     recorder.begin("one.1", [])
     recorder.end("one.1", Ending.COMMITTED)

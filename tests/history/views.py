@@ -1,10 +1,6 @@
-"""What each transaction saw of the others, and the order of versions that follows from it.
-
-Only what must be so is concluded. Of lists, each read tells the order of all that it contains, and
-what it lacks comes later. Of registers, the order is that of the timestamps where the store gives
-them; else a version comes after the one that its writer had read. Who reads nothing has read the
-first state or some deletion: it counts where only one of them was there while it read.
-"""
+"""What each transaction saw of the others, and the order of versions that follows: only what must
+be so. Who reads nothing has read the first state or some deletion: it counts where only one of them
+was there while it read."""
 
 from __future__ import annotations
 
@@ -42,8 +38,7 @@ class Succession(NamedTuple):
 
 @dataclass(slots=True)
 class Account:
-    """What is known of a history. happened: the transactions that did; writers: of their versions;
-    views: theirs; successions: of the versions that happened; anomalies: seen on the way."""
+    """What is known of a history; anomalies: seen on the way."""
 
     happened: list[Transaction]
     writers: dict[Version, Transaction]
@@ -56,7 +51,6 @@ Observation = Callable[[Transaction], Iterator[View | Anomaly]]
 
 
 def account_of_lists(history: Sequence[Transaction]) -> Account:
-    """Interpret a history whose writes append."""
     account = _account(history, _views_of_lists)
     longest: dict[str, tuple[Value, ...]] = {}
     for view in account.views:
@@ -76,7 +70,6 @@ def account_of_lists(history: Sequence[Transaction]) -> Account:
 
 
 def account_of_registers(history: Sequence[Transaction]) -> Account:
-    """Interpret a history whose writes replace."""
     account = _account(with_absences_named(history), _views_of_registers)
     at = _timestamps(account.happened)
     order: dict[str, list[Value]] = defaultdict(lambda: [None])
@@ -104,7 +97,6 @@ def _account(history: Sequence[Transaction], look: Observation) -> Account:
 def _happened(
     history: Iterable[Transaction], writers: Mapping[Version, Transaction], look: Observation
 ) -> tuple[set[Transaction], list[View], list[Anomaly]]:
-    """Return what was committed, and of what is unknown, whatever these have seen, and so on."""
     happened = {t for t in history if t.ending is Ending.COMMITTED}
     waiting = [t for t in history if t in happened]
     views: list[View] = []
@@ -158,7 +150,6 @@ def _not_own(t: Transaction, event: Read, mine: Value) -> Anomaly:
 
 
 def _wrong_sources(view: View, writers: Mapping[Version, Transaction]) -> Iterator[Anomaly]:
-    """What was seen must have been written, by somebody who committed, as its last word."""
     saw = f"{view.reader.name} read"
     for value in view.versions:
         writer = writers.get((view.key, value))
@@ -193,7 +184,6 @@ def _fits(view: View, longest: Mapping[str, tuple[Value, ...]], anomalies: list[
 
 
 def _timestamps(happened: Iterable[Transaction]) -> dict[Version, int]:
-    """When versions were committed: a transaction's all at once, so one that was read dates all."""
     events = [event for t in happened for event in t.events]
     at = {(e.key, e.value): e.at for e in events if e.at is not None and e.value is not None}
     for t in happened:
@@ -205,7 +195,6 @@ def _timestamps(happened: Iterable[Transaction]) -> dict[Version, int]:
 
 
 def _replaced(t: Transaction) -> Iterator[Succession]:
-    """Yield what each write came after, as far as its transaction tells."""
     current: dict[str, Value] = {}
     for event in t.events:
         if isinstance(event, Write):
@@ -213,12 +202,8 @@ def _replaced(t: Transaction) -> Iterator[Succession]:
         current[event.key] = event.value
 
 
-# ------------------------------------------------------------------------------- deletions
-
-
 class Gap(NamedTuple):
-    """A time in which a key had no value: since a deletion (None: from the first), until a version
-    was written (None: nobody knows of one)."""
+    """A time in which a key had no value, since a deletion or the first, until a write or now."""
 
     name: Value = None
     since: Transaction | None = None
@@ -226,25 +211,21 @@ class Gap(NamedTuple):
 
     @property
     def is_certain(self) -> bool:
-        """Whether it was there: whoever reads nothing has seen no name, and vouches for nobody."""
         return self.since is None or self.since.ending is Ending.COMMITTED
 
     def may_be_met_by(self, t: Transaction) -> bool:
-        """Whether, by the clocks of both, the transaction may have looked in this time."""
         begins = self.since is None or t.end is None or self.since.start < t.end
         last = self.until and self.until.known_end
         return self.since is not t and begins and (last is None or t.start < last)
 
 
 def with_absences_named(history: Sequence[Transaction]) -> list[Transaction]:
-    """Return the history with each read of nothing named after the deletion that it saw, and
-    without those that may have seen one or another."""
+    """Return the history with each read of nothing named after the deletion that it saw."""
     gaps = _gaps([t for t in history if t.ending is not Ending.ABORTED])
     return [_renamed(t, gaps) for t in history]
 
 
 def _gaps(history: Sequence[Transaction]) -> dict[str, list[Gap]]:
-    """Return, for each key that was ever deleted, when it may have had no value."""
     writes = [(t, write) for t in history for write in t.writes()]
     at = _timestamps(history)
     versions: dict[str, list[tuple[float, Transaction, Write]]] = defaultdict(list)

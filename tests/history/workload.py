@@ -1,9 +1,4 @@
-"""What clients do so that their history says much: reads, and transactions on what they have read.
-
-Few keys, many clients. A transaction asserts the versions that it read, which makes its reads part
-of it; the read before it is a transaction of its own in the history, since `read` is atomic too. So
-is each row of a scan, and all of a snapshot: a scan has read every key of its range, found or not.
-"""
+"""What clients do: reads, and transactions on what they have read."""
 
 from __future__ import annotations
 
@@ -15,23 +10,9 @@ from tests.history.anomalies import Anomaly
 from tests.history.check import check_lists, check_registers
 from tests.history.events import Deletion, Ending, Missing, Read, Transaction, Value, Write
 from tests.history.recording import Recorder
-from txn import (
-    Cell,
-    CommitOutcomeUnknown,
-    Committed,
-    Delete,
-    Engine,
-    Exact,
-    Key,
-    Mutation,
-    Not,
-    OptimisticTransaction,
-    Request,
-    Some,
-    TxnError,
-    Version,
-)
-from txn.assertions import Assertion
+from txn import Cell, Committed, Delete, Engine, Key, Mutation, OptimisticTransaction, Request
+from txn.assertions import Assertion, Exact, Not, Some, Version
+from txn.errors import CommitOutcomeUnknown, TxnError
 from txn.request import Ack
 from txn.spans import Span, make_span
 
@@ -42,9 +23,8 @@ Observation = Callable[[Engine, Sequence[Key]], Cells]
 
 @dataclass(frozen=True, slots=True)
 class Model:
-    """What a cell holds. value: of a cell; merged: the bytes after a write, None for a deletion,
-    of its name and of chance; put: does the same in a block; check: of a history.
-    blind: how many of the keys that are written need not have been read."""
+    """What a cell holds. merged: the bytes after a write, None for a deletion. put: writes them in
+    a block. blind: how many of the keys that are written need not have been read."""
 
     value: Callable[[Cell | None], Value]
     merged: Callable[[Cell | None, str, Random], bytes | None]
@@ -53,7 +33,6 @@ class Model:
     blind: float = 0.0
 
     def write(self, key: Key, name: str, merged: bytes | None) -> Write:
-        """Return the event of a write: its version is the last element, or the whole value."""
         if merged is None:
             return Deletion(_text(key), name)
         value = self.value(Cell(merged, 0))
@@ -99,12 +78,10 @@ MODELS = {"lists": LISTS, "registers": REGISTERS, "counters": COUNTERS}
 
 
 def atomic(engine: Engine, keys: Sequence[Key]) -> Cells:
-    """Read as of one instant."""
     return engine.read(keys)
 
 
 def raw(engine: Engine, keys: Sequence[Key]) -> Cells:
-    """Read as a plain client of HBase does, a get for each key, knowing of no transactions."""
     return {key: engine.context.store.read([key])[key] for key in keys}
 
 
@@ -121,7 +98,6 @@ class Work:
     done: int = field(default=0)
 
     def look(self, engine: Engine, keys: Sequence[Key] | None = None) -> Cells | None:
-        """Read some keys, all if not told which; None if the engine could not."""
         name, start = self._next(), self.recorder.now()
         try:
             cells = self.look_with(engine, keys or self.keys)
@@ -132,7 +108,6 @@ class Work:
         return cells
 
     def scan(self, engine: Engine) -> None:
-        """Scan a range, row by row or as of one instant."""
         start, (wanted, inside) = self.recorder.now(), self._range()
         snapshot = self.rng.random() < 0.5
         try:
@@ -145,7 +120,6 @@ class Work:
             self.recorder.did(self._next(), self._scanned(part, cells), start)
 
     def write(self, engine: Engine, ack: Ack = "complete", once: str | None = None) -> None:
-        """Read, and write to some of what was read, if it is still so."""
         self.write_by(
             lambda r: engine.commit(
                 r.mutations, r.assertions, once=once, once_content=once, ack=ack
@@ -155,7 +129,6 @@ class Work:
         )
 
     def write_by(self, commit: Commit, engine: Engine, once: str | None) -> None:
-        """Do the same by a way to commit of one's own."""
         keys = self.some(self.keys)
         cells = self.look(engine, keys)
         if cells is None:
@@ -169,8 +142,7 @@ class Work:
         self._end(name, result)
 
     def block(self, engine: Engine, ack: Ack = "complete", once: str | None = None) -> None:
-        """The same in an interactive transaction, which reads or scans once or twice, and may not
-        write."""
+        """The same in an interactive transaction, which may not write."""
         name, start, noted = self._next(), self.recorder.now(), False
         try:
             with engine.transaction(ack=ack, once=once) as t:
@@ -188,7 +160,6 @@ class Work:
             self._end(name, t.result)
 
     def write_many(self, engine: Engine, ack: Ack, tokens: Sequence[str | None]) -> None:
-        """The same some times over, sent together."""
         cells = self.look(engine)
         if cells is None:
             return
@@ -202,10 +173,7 @@ class Work:
     def some(self, keys: Sequence[Key]) -> list[Key]:
         return self.rng.sample(keys, self.rng.randint(1, min(3, len(keys))))
 
-    # ------------------------------------------------------------------------------- details
-
     def _met(self, t: OptimisticTransaction) -> tuple[list[Read], Cells]:
-        """Read and scan in a block; return the events, and all that it then knows."""
         events: list[Read] = []
         cells: dict[Key, Cell | None] = {}
         for _ in range(self.rng.randint(1, 2)):
@@ -223,7 +191,6 @@ class Work:
         return events, cells
 
     def _range(self) -> tuple[Span, list[Key]]:
-        """Choose rows, all or from one to another, and return their range and its keys."""
         first, last = sorted(self.rng.choices([key.row for key in self.keys], k=2))
         if self.rng.random() < 0.5:
             first, last = min(k.row for k in self.keys), max(k.row for k in self.keys)
@@ -240,7 +207,6 @@ class Work:
         return Request(tuple(_mutations(written)), assertions, once.encode() if once else None)
 
     def _merged(self, name: str, cells: Cells) -> dict[Key, bytes | None]:
-        """Choose what to write to: some of what was read, or of all keys where that can be."""
         keys = self.some(self.keys if self._is_blind() else list(cells))
         return {key: self.model.merged(cells.get(key), name, self.rng) for key in keys}
 
@@ -289,5 +255,4 @@ def _text(key: Key) -> str:
 
 
 def _undated(value: bytes | None) -> Cell | None:
-    """A block tells values alone."""
     return None if value is None else Cell(value, 0)

@@ -1,9 +1,6 @@
-"""`python -m tests.model`: search everything, and print a line for each world and missing rule.
-
-With the name of a rule, for instance `poison compares`, it searches the world without that rule and
-prints the shortest counterexample, request by request. The name of a world searches that world
-alone, and flags of the model, for instance `SHAPE=4 READS`, search the world that they define.
-"""
+"""`python -m tests.model`: search everything. With the name of a rule, print the shortest
+counterexample of the world without it; with that of a world, search it; with flags of the model,
+for instance `SHAPE=4 READS`, search what they define."""
 
 from __future__ import annotations
 

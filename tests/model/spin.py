@@ -1,9 +1,4 @@
-"""Spin on the model in docs/model: find it, compile a world of the model, search all its states.
-
-Spin is the one on PATH, or else Debian's package, unpacked into this user's cache: that needs no
-root, only apt. A C compiler (cc) and its preprocessor (cpp) must be there. A search that did not
-see every state is an error, never a result.
-"""
+"""Spin, from PATH or else Debian's package in this user's cache, which needs no root."""
 
 from __future__ import annotations
 
@@ -35,11 +30,7 @@ class SpinError(Exception):
 
 @dataclass(frozen=True, slots=True)
 class Search:
-    """What a search of one world found.
-
-    states: how many there are, or were searched until a property was violated.
-    violated: the property's name, None where all hold. story: its counterexample.
-    """
+    """What a search found. states: those until a property was violated; story: how."""
 
     states: int
     seconds: float
@@ -48,19 +39,16 @@ class Search:
 
 
 def text(folder: Path = MODEL) -> str:
-    """Return the whole model."""
     return "".join(path.read_text() for path in sorted(folder.glob("*.pml")))
 
 
 def properties() -> dict[int, str]:
-    """Return the properties that the model names, by their numbers."""
     names = re.findall(r"must\(([A-Z_]+),", text())
     numbers = dict(re.findall(r"#define ([A-Z_]+) +(\d+) ", text()))
     return {int(numbers[name]): name for name in names}
 
 
 def safeguards() -> set[str]:
-    """Return the safeguards that the model can do without, as it names their absence."""
     return set(re.findall(r"\bWITHOUT_[A-Z0-9_]*[A-Z0-9]\b", text()))
 
 
@@ -71,12 +59,8 @@ def search(
     shortest: bool = False,
     compressed: bool = False,
 ) -> Search:
-    """Search all states of a world, until one violates a property.
-
-    flags: what to define in the model. only: the property to ask for, by default all of them.
-    shortest: breadth first, for the shortest counterexample. compressed: take half the memory, and
-    half as much time again.
-    """
+    """Search all states of a world, until one violates a property. compressed: in half the
+    memory."""
     spin = find_spin()
     other = "fenced.pml" if FENCED in flags else MAIN
     main = "instant.pml" if SNAPSHOTS in flags else other
@@ -120,10 +104,7 @@ def _judged(said: str, seconds: float, story: str) -> Search:
 
 
 def find_spin() -> Path:
-    """Return Spin: the one on PATH, or Debian's from the cache, fetched first where it lacks it.
-
-    Raises SpinError where there is neither.
-    """
+    """Return Spin: the one on PATH, or Debian's from the cache, fetched first where it lacks it."""
     found = shutil.which("spin")
     if found:
         return Path(found)
@@ -134,7 +115,6 @@ def find_spin() -> Path:
 
 
 def _fetch(target: Path) -> None:
-    """Unpack Debian's package, and move it to its place whole: two may do this at once."""
     if not shutil.which("apt-get"):
         raise SpinError("no spin: install it, and put it on PATH")
     target.parent.mkdir(parents=True, exist_ok=True)
@@ -150,20 +130,14 @@ def _fetch(target: Path) -> None:
 
 
 def _package(folder: Path) -> Path:
-    """Download with this machine's package lists, or with fresh ones of our own."""
-    own = [f"-oDir::State::lists={folder}/lists", f"-oDir::Cache={folder}/cache"]
-    for options in ([], own):
-        try:
-            if options:
-                for name in ("lists/partial", "cache/archives/partial"):
-                    (folder / name).mkdir(parents=True)
-                _run(folder, "apt-get", *options, "-qq", "update")
-            _run(folder, "apt-get", *options, "-qq", "download", "spin")
-        except SpinError:
-            if options:
-                raise
-        if packages := list(folder.glob("spin_*.deb")):
-            return packages[0]
+    """Download with fresh package lists of our own, which need no root."""
+    options = [f"-oDir::State::lists={folder}/lists", f"-oDir::Cache={folder}/cache", "-qq"]
+    for name in ("lists/partial", "cache/archives/partial"):
+        (folder / name).mkdir(parents=True)
+    _run(folder, "apt-get", *options, "update")
+    _run(folder, "apt-get", *options, "download", "spin")
+    for found in folder.glob("spin_*.deb"):
+        return found
     raise SpinError("apt-get has no package spin: install it, and put it on PATH")
 
 

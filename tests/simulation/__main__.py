@@ -1,34 +1,27 @@
-"""`python -m tests.simulation`: as many schedules as one likes, on some processes, with a bar.
-
-Ends with 1 and the line that replays it at the first failure of each process.
-"""
+"""`python -m tests.simulation`: as many schedules as one likes, on some processes, with a bar."""
 
 from __future__ import annotations
 
 import argparse
 import sys
-from collections.abc import Iterator
-from concurrent.futures import FIRST_COMPLETED, Future, ProcessPoolExecutor, wait
 from functools import partial
-from itertools import islice
 from multiprocessing import get_context
 from typing import get_args
 
-from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
+from rich.progress import track
 
-from tests.simulation.seeds import run, run_chunk
+from tests.history.simulated import run_chunk, run_seed
 from txn.protocol.statuses import ProtocolName
 
 CHUNK = 200
 
 
 def main(arguments: list[str] | None = None) -> int:
-    """Parse, run, and say how it went."""
     options = parse(arguments)
     seeds = range(options.seed, options.seed + options.schedules)
     if options.trace:
         for seed in seeds:
-            run(seed, partial(print, flush=True), options.protocol)
+            run_seed(seed, partial(print, flush=True), options.protocol)
         return 0
     failure = run_all(seeds, options.processes, options.protocol)
     if failure is not None:
@@ -50,33 +43,11 @@ def parse(arguments: list[str] | None) -> argparse.Namespace:
 
 def run_all(seeds: range, processes: int, protocol: ProtocolName) -> str | None:
     """Run all seeds; return the first failure."""
-    chunks = (seeds[at : at + CHUNK] for at in range(0, len(seeds), CHUNK))
-    bar = Progress(
-        TextColumn("schedules"), BarColumn(), MofNCompleteColumn(), TimeRemainingColumn()
-    )
+    chunks = [seeds[at : at + CHUNK] for at in range(0, len(seeds), CHUNK)]
     context = get_context("spawn")  # a fork would copy the bar's thread half-way
-    with bar, ProcessPoolExecutor(processes, context) as pool:
-        task = bar.add_task("schedules", total=len(seeds))
-        for chunk, failure in run_chunks(pool, chunks, 2 * processes, protocol):
-            bar.advance(task, len(chunk))
-            if failure is not None:
-                pool.shutdown(cancel_futures=True)
-                return failure
-    return None
-
-
-def run_chunks(
-    pool: ProcessPoolExecutor, chunks: Iterator[range], most: int, protocol: ProtocolName
-) -> Iterator[tuple[range, str | None]]:
-    """Yield each chunk when it is done, with its failure; never more than some are waiting."""
-    running: dict[Future[str | None], range] = {}
-    while True:
-        for chunk in islice(chunks, most - len(running)):
-            running[pool.submit(run_chunk, chunk, protocol)] = chunk
-        if not running:
-            return
-        for done in wait(running, return_when=FIRST_COMPLETED).done:
-            yield running.pop(done), done.result()
+    with context.Pool(processes) as pool:
+        done = pool.imap_unordered(partial(run_chunk, protocol=protocol), chunks)
+        return next(filter(None, track(done, "chunks of schedules", len(chunks))), None)
 
 
 if __name__ == "__main__":

@@ -1,10 +1,4 @@
-"""Transfers between accounts, a record of all that clients did and were told, and its judgement.
-
-Each attempt also writes a log cell of its own with what it changed, every other one in a table of
-its own, so that afterwards the stored history can be replayed: no update is lost, no attempt
-happens that was reported as failed, none that was reported as committed is missing, and every read
-saw a consistent and recent state.
-"""
+"""Transfers between accounts, and the judgement of what their clients were told."""
 
 from __future__ import annotations
 
@@ -14,23 +8,9 @@ from itertools import combinations, islice, product
 from random import Random
 
 from tests.simulation.world import LOGS, TABLE, key
-from txn import (
-    Cell,
-    CommitOutcomeUnknown,
-    Committed,
-    Delete,
-    Engine,
-    Exact,
-    Key,
-    Mutation,
-    Not,
-    Request,
-    Some,
-    StoreError,
-    TxnError,
-    Version,
-)
-from txn.assertions import Assertion
+from txn import Cell, Committed, Delete, Engine, Key, Mutation, Request
+from txn.assertions import Assertion, Exact, Not, Some, Version
+from txn.errors import CommitOutcomeUnknown, StoreError, TxnError
 from txn.request import Ack
 
 START = 100
@@ -81,7 +61,6 @@ class Bank:
 
     @property
     def accounts(self) -> list[Key]:
-        """The key of each account; some share a row."""
         return [key(f"bank-{i % self.rows}", f"account-{i}") for i in range(self.size)]
 
     def open(self, engine: Engine) -> None:
@@ -92,7 +71,6 @@ class Bank:
         attempt.ended = self.step()
 
     def look(self, engine: Engine) -> list[Cell | None] | None:
-        """Read all accounts, and check their sum; None if the engine could not."""
         began = self.step()
         try:
             found = engine.read(self.accounts)
@@ -105,7 +83,6 @@ class Bank:
         return cells
 
     def transfer(self, engine: Engine, ack: Ack, once: str | None) -> None:
-        """Read, and move money if nothing has changed since."""
         self.transfer_by(
             lambda r: engine.commit(
                 r.mutations, r.assertions, once=once, once_content=once, ack=ack
@@ -115,7 +92,6 @@ class Bank:
         )
 
     def transfer_by(self, commit: Commit, engine: Engine, once: str | None) -> None:
-        """Do the same by a way to commit of one's own."""
         cells = self.look(engine)
         if cells is None:
             return
@@ -127,7 +103,6 @@ class Bank:
         attempt.result, attempt.ended = result, self.step()
 
     def transfer_many(self, engine: Engine, ack: Ack, tokens: Sequence[str | None]) -> None:
-        """Send some transfers together; most of them cannot all hold."""
         cells = self.look(engine)
         if cells is None:
             return
@@ -179,16 +154,11 @@ class Bank:
 
 
 def balance(cell: Cell | None) -> int:
-    """Return what an account holds; an absent one holds nothing."""
     return 0 if cell is None else int(cell.value)
 
 
-# ------------------------------------------------------------------------------- the judgement
-
-
 def judge(bank: Bank, stored: Balances, outcome: Callable[[bytes], str]) -> None:
-    """Check the record against what is stored in the end. outcome: what is known of a transaction,
-    by its row key."""
+    """Compare the record with what is stored. outcome: what is known of a transaction."""
     logs = {attempt.log: stored[attempt.log] for attempt in bank.attempts}
     for attempt in bank.attempts:
         _judge_reply(attempt, logs, bank.attempts, outcome)
@@ -209,7 +179,9 @@ def _judge_reply(
     if isinstance(result, Committed):
         if result.repeated:
             logs_of_token = [logs[a.log] for a in attempts if a.once == attempt.once]
-            (log,) = [cell for cell in logs_of_token if cell is not None]
+            there = [cell for cell in logs_of_token if cell is not None]
+            assert len(there) == 1, f"{attempt} is repeated, and there are {there}"
+            (log,) = there
         assert log is not None, f"a reported commit is missing: {attempt}"
         assert log.timestamp == result.timestamp, f"{attempt} is stored at {log.timestamp}"
     elif isinstance(result, CommitOutcomeUnknown):
@@ -226,7 +198,6 @@ def _judge_reply(
 def _history(
     bank: Bank, account: int, happened: Sequence[Attempt], logs: Mapping[Key, Cell | None]
 ) -> list[tuple[int, int, Attempt]]:
-    """Return the versions of an account: timestamp, balance, and whose they are."""
     versions = sorted(
         ((_at(a, logs), c) for a in happened for c in a.changes if c.account == account),
         key=lambda version: version[0],
@@ -252,9 +223,7 @@ def _judge_reads(
     logs: Mapping[Key, Cell | None],
     histories: Sequence[Sequence[tuple[int, int, Attempt]]],
 ) -> None:
-    """Each read is a consistent cut of the histories, and not older than what was finished before
-    it began: commits that were reported, and earlier reads. Of any two, one has all that the
-    other has."""
+    """Each read is a consistent and recent cut of the histories; any two are in order."""
     place = {
         (id(attempt), i): n
         for i, history in enumerate(histories)
@@ -286,8 +255,7 @@ def _cuts(
     place: Mapping[tuple[int, int], int],
     floor: Sequence[int],
 ) -> list[Cut]:
-    """Return the versions that the read may have seen, one of each account, if they have each
-    attempt as a whole or not at all. An absent account may be absent in several of its versions."""
+    """Return the versions that the read may have seen, each attempt as a whole or not at all."""
     candidates = [
         [
             n

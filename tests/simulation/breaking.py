@@ -1,7 +1,4 @@
-"""One transaction, broken in one way, and what must hold of it ever after.
-
-A late request arrives before one of the client's later calls, or at one of the stages that follow.
-"""
+"""One transaction, broken in one way, and what must hold of it ever after."""
 
 from __future__ import annotations
 
@@ -46,8 +43,7 @@ def run(
     reads_early: bool = False,
     atomic: bool = False,
 ) -> Run:
-    """Commit the shape with faults at these calls. Late requests arrive before the call of the
-    number `deliver`, or when the stage of that name is reached."""
+    """Commit the shape with faults at these calls."""
     world = World(one_cell=one_cell, protocol=shape.protocol)
     world.engine().commit([Mutation(key, value) for key, value in BEFORE.items()])
     calls: list[Call] = []
@@ -78,7 +74,6 @@ def run(
 
 
 def live_on(run: Run, deliver: int | Stage | None = None) -> None:
-    """Let fsck mend the world and a second transaction follow, and check what must hold."""
     reach(run, "ended", deliver)
     run.world.mend()
     is_there = verify(run)
@@ -93,20 +88,17 @@ def live_on(run: Run, deliver: int | Stage | None = None) -> None:
 
 
 def reach(run: Run, stage: Stage, deliver: int | Stage | None) -> None:
-    """Deliver what is late if it is due now."""
     if stage == deliver:
         deliver_all(run.store)
 
 
 def deliver_all(store: FaultyStore) -> None:
-    """Make everything happen that is in flight."""
     while store.in_flight:
         store.deliver()
 
 
 def verify(run: Run) -> bool:
-    """Check that the transaction happened as a whole or not at all, that its client was told the
-    truth, and that its rows say so too. Return whether it happened."""
+    """Check that it happened as a whole or not at all, as its client was told; return if it did."""
     shape, world, result = run.shape, run.world, run.result
     values = world.values(shape.keys)
     wholes = [row for row in world.rows()[1:] if parent_of(row.row_key) is None]
@@ -125,7 +117,6 @@ def verify(run: Run) -> bool:
 
 
 def follow(run: Run, *, atomic: bool = False) -> dict[Key, bytes | None]:
-    """Commit a second transaction over all keys, which nothing may keep from happening."""
     expected = second(run.shape)
     mutations: list[Mutation | Delete] = [
         Delete(key) if value is None else Mutation(key, value) for key, value in expected.items()
@@ -140,15 +131,12 @@ def follow(run: Run, *, atomic: bool = False) -> dict[Key, bytes | None]:
 
 
 def second(shape: Shape) -> dict[Key, bytes | None]:
-    """Return what the second transaction writes: it deletes what the first one put."""
     first = after(shape.mutations)
     return {key: None if first.get(key) else key.column + b"2" for key in PUTS}
 
 
 def stop_fsck(world: World, number: int, applied: frozenset[int] | None = None) -> bool:
-    """Mend a world by an fsck that stops at its changing call of this number; return whether it
-    came so far. One that stops at a read leaves the same world. applied: what takes effect of that
-    call; None: all."""
+    """Mend by an fsck that stops at its changing call of this number; return if it came so far."""
     changes = count(1)
 
     def plan(call: Call) -> Fault:
@@ -165,7 +153,6 @@ def stop_fsck(world: World, number: int, applied: frozenset[int] | None = None) 
 
 
 def faults(call: Call) -> Iterator[Fault]:
-    """Yield what can go wrong with a call, now."""
     yield Fault(applied=NONE, reply=Reply.NOT_APPLIED)
     for applied in parts(call):
         yield Fault(applied=applied, reply=Reply.MAYBE_APPLIED)
@@ -175,7 +162,6 @@ def faults(call: Call) -> Iterator[Fault]:
 
 
 def faults_together(call: Call) -> Iterator[Fault]:
-    """Yield what can go wrong with a call where all or nothing of it takes effect."""
     yield Fault(applied=NONE, reply=Reply.NOT_APPLIED)
     for applied in (None, NONE):
         yield Fault(applied=applied, reply=Reply.MAYBE_APPLIED)
@@ -183,8 +169,7 @@ def faults_together(call: Call) -> Iterator[Fault]:
 
 
 def parts(call: Call) -> Iterator[frozenset[int]]:
-    """Yield which items of a call may take effect without the others: every set of up to four
-    items; of more items the beginnings, the single ones, and all but one."""
+    """Yield which items may take effect without the others: every set of four, or some of more."""
     positions = range(len(call.items)) if call.method in CHANGING else range(0)
     if len(positions) <= 4:
         for size in range(len(positions) + 1):
@@ -197,7 +182,6 @@ def parts(call: Call) -> Iterator[frozenset[int]]:
 
 
 def late_parts(call: Call) -> Iterator[frozenset[int]]:
-    """Yield which items of a changing call may come late: all, or any one."""
     if call.method in CHANGING:
         yield frozenset(range(len(call.items)))
         if len(call.items) > 1:

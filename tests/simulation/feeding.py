@@ -1,9 +1,5 @@
-"""Schedules with readers of the change feed beside the clients.
-
-The readers stop anywhere, begin again from what they have noted down, and read parts again. A
-change of status takes its time as on HBase: the server takes the time at the beginning, and
-others see the change at the end.
-"""
+"""Schedules with readers of the change feed, which stop anywhere, and begin again from their notes.
+As on HBase a change of status has the time of its beginning, and is seen at its end."""
 
 from __future__ import annotations
 
@@ -15,7 +11,7 @@ from itertools import pairwise
 from unittest.mock import patch
 
 from tests.simulation import schedule as schedule_module
-from tests.simulation.schedule import Schedule
+from tests.simulation.schedule import FINDINGS, Schedule
 from tests.simulation.scheduler import ActorClock, Network
 from tests.simulation.world import TRANSACTIONS
 from txn import Engine, Key, StoreError
@@ -57,7 +53,6 @@ class FeedSchedule(Schedule):
         self.bounds = Bounds(JUMPS_MS if self.weather.clocks_jump else 1, LATENESS_MS)
 
     def run(self) -> None:
-        """Run it where a change of status takes time."""
         with patch.object(schedule_module, "Network", SlowNetwork):
             super().run()
 
@@ -77,7 +72,6 @@ class FeedSchedule(Schedule):
         return ChangeFeed(context, self.bounds)
 
     def _go_on(self, journal: Journal, feed: ChangeFeed) -> bool:
-        """Note down where the next part ends, then what is in it."""
         start = journal.offsets[-1]
         end = feed.find_end(start, most=self.random.choice((None, None, 1, 2)))
         if end is start:
@@ -110,7 +104,6 @@ class FeedSchedule(Schedule):
             yield from part
 
     def _compare(self, changes: Sequence[KeyChange], told: Collection[bytes]) -> None:
-        """Compare the last change of each key with what is stored, and each with the one before."""
         assert {change.transaction for change in changes} <= set(told)
         by_key: dict[Key, list[KeyChange]] = {}
         for change in sorted(changes, key=lambda each: each.timestamp):
@@ -149,9 +142,8 @@ class SlowNetwork(Network):
 
 
 def run_feeds(seeds: Iterable[int], protocol: ProtocolName = "six-phase") -> None:
-    """Run schedules; a failure names its seed."""
     for seed in seeds:
         try:
             FeedSchedule(seed, protocol).run()
-        except Exception as error:
+        except FINDINGS as error:
             raise AssertionError(f"{error} in FeedSchedule({seed}, {protocol!r})") from error

@@ -1,10 +1,6 @@
-"""Mutants of the protocol's rules: `python -m tests.simulation.mutants [WORD]`.
-
-Each line of mutants.tsv breaks one rule that docs/protocol.md argues for: the rule, a file of
-txn/protocol (or with its folder), the text there, the text without the rule, with `\\n` for line
-ends, and the test files of which one must fail. Prints which test did, and exits with 1 if a mutant
-lives. WORD: only the rules with it.
-"""
+"""Mutants of the protocol's rules: `python -m tests.simulation.mutants [WORD]`. Each line of
+mutants.tsv has a rule, a file, its text with the rule and without, and the tests of which one must
+fail."""
 
 from __future__ import annotations
 
@@ -53,7 +49,6 @@ def main() -> int:
 
 
 def find_killer(folder: Path, mutant: Mutant) -> str | None:
-    """Return the first test that fails with a mutant; None if all pass."""
     file = folder / (mutant.file if "/" in mutant.file else f"txn/protocol/{mutant.file}")
     text = file.read_text()
     assert text.count(mutant.old) == 1, f"{mutant.rule}: found {text.count(mutant.old)} times"

@@ -10,7 +10,7 @@ from typing import Any
 
 from recovery.purge import purge_row
 from recovery.scan import whole_row
-from tests.simulation.world import TRANSACTIONS
+from tests.simulation.world import TRANSACTIONS, Wrapper
 from txn import AbortedError, Cell, Committed, Delete, Engine, Key, Mutation, StoreError
 from txn.assertions import Assertion, list_keys
 from txn.client.parts import PartsClient
@@ -27,7 +27,6 @@ Part = tuple[list[Mutation | Delete], list[Assertion]]
 def split_request(
     engine: Engine, mutations: Iterable[Mutation | Delete], assertions: Iterable[Assertion]
 ) -> list[list[Part]]:
-    """Return the parts of each task. An assertion is of one key here."""
     lock_of = engine.context.rules.lock_of
     parts: dict[Key, Part] = {}
     for mutation in mutations:
@@ -40,7 +39,6 @@ def split_request(
 
 
 def write_task(client: PartsClient, transaction: bytes, task: int, parts: list[Part]) -> int:
-    """Write all the parts of a task; return the greatest of their timestamps."""
     written = (client.write(transaction, task, n, *part) for n, part in enumerate(parts))
     return max(written, default=0)
 
@@ -51,7 +49,6 @@ def commit_in_parts(
     assertions: Iterable[Assertion] = (),
     once: str | None = None,
 ) -> Committed:
-    """Commit a request in parts, one after the other, as `Engine.commit` does."""
     client = PartsClient(engine)
     transaction = client.begin(once=once)
     tasks = split_request(engine, mutations, assertions)
@@ -64,16 +61,12 @@ def commit_in_parts(
         raise
 
 
-class Forgetful:
-    """A store whose scans of parts miss some. of_old: what is read of a transaction together with
-    its part may be from before it was written, as from a gateway that stood still."""
+class Forgetful(Wrapper):
+    """A store whose scans of parts miss some. of_old: reads show no transaction of a part."""
 
     def __init__(self, inner: Store, random: Random, *, of_old: bool = False) -> None:
-        self.features, self._inner = inner.features, inner
+        super().__init__(inner)
         self._random, self._of_old = random, of_old
-
-    def __getattr__(self, name: str) -> Any:
-        return getattr(self._inner, name)
 
     def read(self, *groups: Collection[Key]) -> dict[Key, Cell | None]:
         found = self._inner.read(*groups)
@@ -90,13 +83,11 @@ class Forgetful:
 
 
 def mislead(resolver: Resolver, random: Random) -> None:
-    """Let a client that meets a part's lock read old answers about its transaction."""
     context = resolver._context
     resolver._context = replace(context, store=Forgetful(context.store, random, of_old=True))
 
 
 def purge_one(context: Context, random: Random) -> None:
-    """Purge a transaction that was undecided a moment ago, if there is one: its owner may live."""
     rows = [row.row for row in context.store.scan(TRANSACTIONS) if is_row_key(row.row)]
     seen = whole_row(context, random.choice(rows)) if rows else None
     if seen is not None and decode_row(seen).state is RowState.UNDECIDED:

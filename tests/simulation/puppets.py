@@ -1,32 +1,26 @@
-"""Clients that stop before a call of the store until they are told to go on.
-
-For scenarios that need one exact interleaving: each step of a test says who goes how far.
-"""
+"""Clients that stop before a call of the store until they are told to go on."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Iterable, Iterator
+from collections.abc import Callable, Collection, Iterator
 from typing import Any, Generic, TypeVar
 
 from greenlet import getcurrent, greenlet
 
-from tests.simulation.world import POLICY, World
+from tests.simulation.calls import Match, asks_for
+from tests.simulation.world import POLICY, World, Wrapper
 from txn import Cell, Engine, Key, Policy
 from txn.clock import Clock
-from txn.model import LOCK_SUFFIX, Check, Edit, Row, RowExclusion
-from txn.protocol.locks import holder_of
-from txn.protocol.row import FREE
+from txn.model import Row
 from txn.protocol.statuses import Status
 from txn.stores.base import Store
 from txn.testing.faulty import NO_FAULT, Call, Fault, Plan, Reply, faultless
 
 T = TypeVar("T")
-Match = Callable[[Call], bool]
 
 
 class Puppet(Generic[T]):
-    """A client that does one thing. faults: what goes wrong with its calls. by_row: it reads one
-    row after the other, in order; backwards: against it."""
+    """A client that does one thing. by_row: it reads row by row, or against it: backwards."""
 
     def __init__(
         self,
@@ -53,14 +47,12 @@ class Puppet(Generic[T]):
         self._result: T | None = None
 
     def until(self, match: Match) -> Call | None:
-        """Let it go on to the next call that matches, which is not made yet; None if it ends."""
         while (call := self.step()) is not None:
             if match(call):
                 return call
         return None
 
     def step(self) -> Call | None:
-        """Let it make the call that it has stopped at; return the next one."""
         if not self._greenlet.dead:
             found = self._greenlet.switch()
             if self._greenlet.dead:
@@ -70,7 +62,6 @@ class Puppet(Generic[T]):
         return None
 
     def finish(self) -> T:
-        """Let it go on to its end; return or raise what it does."""
         while self.step() is not None:
             pass
         assert self._result is not None
@@ -89,31 +80,22 @@ class Sleeping:
     """A clock on which a puppet's sleep moves the time of the world and gives others a turn."""
 
     def __init__(self, clock: Clock, stop: Callable[[Call], None]) -> None:
+        self.wall_ms, self.monotonic_ms = clock.wall_ms, clock.monotonic_ms
         self._clock = clock
         self._stop = stop
-
-    def wall_ms(self) -> int:
-        return self._clock.wall_ms()
-
-    def monotonic_ms(self) -> int:
-        return self._clock.monotonic_ms()
 
     def sleep_ms(self, duration_ms: int) -> None:
         self._clock.sleep_ms(duration_ms)
         self._stop(Call(0, "sleep", ()))
 
 
-class RowByRow:
+class RowByRow(Wrapper):
     """A store that reads one row after the other, in order or against it, and stops before each."""
 
     def __init__(self, inner: Store, stop: Callable[[Call], None], backwards: bool = False) -> None:
-        self._backwards = backwards
-        self.features = inner.features
-        self._inner = inner
+        super().__init__(inner)
         self._stop = stop
-
-    def __getattr__(self, name: str) -> Any:
-        return getattr(self._inner, name)
+        self._backwards = backwards
 
     def read(self, keys: Collection[Key]) -> dict[Key, Cell | None]:
         found: dict[Key, Cell | None] = {}
@@ -124,111 +106,24 @@ class RowByRow:
         return found
 
     def scan(
-        self,
-        table: bytes,
-        start: bytes = b"",
-        stop: bytes | None = None,
-        columns: Collection[tuple[bytes, bytes]] | None = None,
-        exclude: RowExclusion | None = None,
-        *,
-        reverse: bool = False,
+        self, table: bytes, start: bytes = b"", stop: bytes | None = None, *more: Any, **named: Any
     ) -> Iterator[Row]:
-        def find_next() -> Row | None:
-            rows = self._inner.scan(table, start, stop, columns, exclude, reverse=reverse)
-            return next(rows, None)
-
-        while row := find_next():
+        while row := next(self._inner.scan(table, start, stop, *more, **named), None):
             self._stop(Call(0, "row", tuple(row.cells)))
-            if row := find_next():
-                start, stop = (start, row.row) if reverse else (row.row + b"\0", stop)
+            if row := next(self._inner.scan(table, start, stop, *more, **named), None):
+                backwards = named.get("reverse", False)
+                start, stop = (start, row.row) if backwards else (row.row + b"\0", stop)
                 yield row
 
 
-def asks_for(status: Status) -> Match:
-    """Match the call that asks for this status, by a checked put or a plain one."""
-    return lambda call: any(
-        key.column == b"status" and value == status.value
-        for item in call.items
-        for key, value in puts(item)
-    )
-
-
-def poisons(call: Call) -> bool:
-    """Match the call that poisons a row: an abort has its reason earlier, at 6-ABORTING."""
-    names = {key.column for item in call.items for key, _ in puts(item)}
-    return asks_for(Status.ABORTED)(call) and b"reason" in names
-
-
-def takes(key: Key) -> Match:
-    """Match the call that asks for the key's lock."""
-    return lambda call: any(c.key == key.lock and c.expected == FREE for c in checks(call))
-
-
-def writes_and_takes(key: Key) -> Match:
-    """Match the call that writes a row and asks for the key's lock, or its row's, together."""
-    return lambda call: asks_for(Status.WRITTEN)(call) and (takes(key)(call) or counts(key)(call))
-
-
-def frees(call: Call) -> bool:
-    """Match a call that frees locks."""
-    return any(c.key.column.endswith(LOCK_SUFFIX) and c.expected for c in checks(call))
-
-
-def counts(key: Key) -> Match:
-    """Match the call that asks for the fenced lock of the key's row and family."""
-    lock = key.row_lock
-    return lambda call: any(
-        put == lock and holder_of(lock, Cell(value or FREE, 0))
-        for c in checks(call)
-        for put, value in puts(c)
-    )
-
-
-def finishes(key: Key) -> Match:
-    """Match the call that puts a fenced transaction's value, by a plain put or a compared one."""
-    return lambda call: any(
-        put == key and call.method != "read" for item in call.items for put, _ in puts(item)
-    )
-
-
-def reads_row(key: Key) -> Match:
-    """Match the read of the row of a key, in a scan or not, by a client that reads row by row."""
-    return lambda call: call.method == "row" and any(key.row == item.row for item in keys(call))
-
-
-def sleeps(call: Call) -> bool:
-    """Match a sleep."""
-    return call.method == "sleep"
-
-
 def when(match: Match, fault: Fault) -> Plan:
-    """Return the plan that has a fault at the first call that matches."""
     left = [fault]
     return lambda call: left.pop() if left and match(call) else NO_FAULT
 
 
 def lock_without_row() -> Plan:
-    """Return the plan by which the first request for a row and one lock loses the row."""
     return when(asks_for(Status.WRITTEN), Fault(frozenset({1}), Reply.MAYBE_APPLIED))
 
 
 def plans(*all_of_them: Plan) -> Plan:
-    """Return the plan that has the first fault that any of these has."""
     return lambda call: next((f for plan in all_of_them if (f := plan(call)) != NO_FAULT), NO_FAULT)
-
-
-def checks(call: Call) -> Iterable[Check]:
-    """Return the checked puts of a call."""
-    return [item for item in call.items if isinstance(item, Check)]
-
-
-def keys(call: Call) -> Iterable[Key]:
-    """Return the keys of a read."""
-    return [item for item in call.items if isinstance(item, Key)]
-
-
-def puts(item: object) -> Iterable[tuple[Key, bytes | None]]:
-    """Return the cells that an edit or a check puts."""
-    if isinstance(item, Check):
-        return [*item.puts, *((edit.key, edit.value) for edit in item.edits)]
-    return [(item.key, item.value)] if isinstance(item, Edit) else []

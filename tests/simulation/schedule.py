@@ -1,8 +1,4 @@
-"""One schedule: two or three clients, readers and fsck on one store, as a seed has it.
-
-The seed decides everything: who does what, who has the next turn, which calls fail and how, what is
-delivered late, and what the clocks say. A schedule that fails says how to run it again.
-"""
+"""One schedule: clients, readers and fsck on one store."""
 
 from __future__ import annotations
 
@@ -17,30 +13,21 @@ from unittest.mock import patch
 from recovery import check, repair_all
 from tests.simulation.bank import Bank, judge
 from tests.simulation.breaking import deliver_all
-from tests.simulation.parted import (
-    Forgetful,
-    Part,
-    mislead,
-    purge_one,
-    split_request,
-    write_task,
-)
+from tests.simulation.parted import Forgetful, Part, mislead, purge_one, split_request, write_task
 from tests.simulation.regions import Region, RegionStore, divide_by_hash
 from tests.simulation.scheduler import ActorClock, Network, Scheduler
 from tests.simulation.telling import told
 from tests.simulation.world import LOGS, TABLE, TRANSACTIONS, D, OneCell, accept, key, mend
-from txn import (
+from txn import Committed, Engine, Policy, Request
+from txn.client.parts import PartsClient
+from txn.errors import (
     AbortedError,
     AssertionFailedError,
-    Committed,
-    Engine,
-    Policy,
-    Request,
+    CorruptRowError,
     StoreError,
+    TableUnavailable,
     TxnError,
 )
-from txn.client.parts import PartsClient
-from txn.errors import TableUnavailable
 from txn.model import Edit, Family
 from txn.policy import Checking
 from txn.protocol import context as context_module
@@ -77,18 +64,18 @@ REGIONS = (1, 2, 3, 100)
 FLUSH_RATE = 0.2
 POWER_RATE = 0.2
 VALIDATE = (0.0, 0.5, 1.0)
+FINDINGS = (AssertionError, CorruptRowError)
+"""What a check may say. Any other error is one of the simulation or of the product, and passes."""
 Task = Callable[[Engine], object]
 Trace = Callable[[str], None]
 
 
 @dataclass(frozen=True, slots=True)
 class Weather:
-    """What a schedule is like. fault_rate: of all calls. crash_rate: of all faults. tables_go: the
-    table of some logs is disabled now and then; atomic: the share of clients that commit in one
-    local transaction where they can; loses_logs: now and then a power failure loses the tail of a
-    region's log; slow_rate: of the changing calls, those whose last piece comes much later than the
-    others; loss_rate: of the faults with late items, those whose items never come. These five make
-    no other draw a different one."""
+    """What a schedule is like. fault_rate: of all calls. crash_rate: of all faults. atomic: the
+    share of clients that commit in one local transaction. slow_rate: of the changing calls, those
+    whose last piece comes much later. loss_rate: of the faults with late items, those whose items
+    never come. The last five make no other draw a different one."""
 
     clients: int
     readers: int
@@ -115,7 +102,6 @@ class Weather:
 
 
 def weather(random: Random) -> Weather:
-    """Draw the conditions of a schedule."""
     return Weather(
         clients=random.choice((2, 2, 3)),
         readers=random.choice((0, 1, 1)),
@@ -192,7 +178,6 @@ class Schedule:
         self._sent: dict[tuple[int, int], int] = {}
 
     def run(self) -> None:
-        """Run all actors to their end, mend what is left, and judge."""
         calm = self._engine("calm", faults=False)
         self.bank.open(calm)
         for number, tasks in enumerate(self._tasks()):
@@ -211,8 +196,6 @@ class Schedule:
         for region in sorted(self.regions.pending):  # everything stops at once
             self._lose_tail(region)
         self._end(calm)
-
-    # ------------------------------------------------------------------------------- actors
 
     def _tasks(self) -> list[deque[Task]]:
         random, bank = self.random, self.bank
@@ -298,8 +281,7 @@ class Schedule:
         self.scheduler.spawn(name, counted)
 
     def _client(self, name: str, tasks: deque[Task]) -> None:
-        """Do the tasks. Another client takes over from one that crashed, and does a task again
-        only if it has a token."""
+        """Another client takes over from one that crashed; it repeats only tasks with a token."""
         engine = self._engine(name)
         try:
             while tasks:
@@ -316,7 +298,6 @@ class Schedule:
             raise
 
     def _rest(self) -> None:
-        """Let so much time pass between two tasks that rows and markers are collected."""
         if self.weather.collects:
             self.scheduler.sleep_ms(self.random.choice((0, RETENTION_MS // 2, 2 * RETENTION_MS)))
 
@@ -345,8 +326,6 @@ class Schedule:
             accept(finding)
 
     def _nature(self) -> None:
-        """Deliver late requests, compact, set clocks, and write and lose logs, as long as anybody
-        is at work."""
         random = self.random
         while self._busy:
             self.scheduler.sleep_ms(random.choice((0, 1, 5, 20, 100)))
@@ -358,8 +337,7 @@ class Schedule:
                 self.memory.compact(TABLE, self.server.wall_ms() - RETENTION_MS - LATEST_MS)
 
     def _touch_logs(self) -> None:
-        """Write a region's log to its disk, or cut the power of its server. Replies that are lost
-        at that moment are among the faults of every call."""
+        """Write a region's log to its disk, or cut the power of its server."""
         now_ms = self.scheduler.now_ms
         self._unsynced = {
             region: self._unsynced.get(region, now_ms) for region in self.regions.pending
@@ -383,7 +361,6 @@ class Schedule:
             self._trace(f"{self._step():5} {self.scheduler.now_ms:6} {name} loses {lost} writes")
 
     def _disable(self) -> None:
-        """Disable the logs for a while, again and again, as long as anybody is at work."""
         admin, operator = Admin(self.regions.ordered, self.server), self._operator
         while self._busy:
             self.scheduler.sleep_ms(operator.choice(GONE_MS[:-1]))
@@ -392,7 +369,6 @@ class Schedule:
             admin.enable(LOGS)
 
     def _purge(self) -> None:
-        """Purge what is undecided, again and again, as long as anybody is at work."""
         context = self._engine("purger").context
         while self._busy:
             self.scheduler.sleep_ms(self._lost.choice(PURGE_MS))
@@ -400,7 +376,6 @@ class Schedule:
                 purge_one(context, self._lost)
 
     def _deliver(self) -> None:
-        """Deliver one late request, or all that have been on their way for too long."""
         now_ms = self.scheduler.now_ms
         waiting = [(store, late) for store in self.stores for late in store.in_flight]
         due = [
@@ -413,8 +388,6 @@ class Schedule:
             if is_due and late in store.in_flight:
                 with suppress(TableUnavailable):
                     store.deliver(store.in_flight.index(late))
-
-    # -------------------------------------------------------------------------------- clients
 
     def _engine(self, name: str, *, faults: bool = True) -> Engine:
         offset_ms = self.random.randint(-300, 300) if self.weather.clocks_jump else 0
@@ -476,10 +449,7 @@ class Schedule:
     def _step(self) -> int:
         return self.scheduler.steps
 
-    # ------------------------------------------------------------------------------ the end
-
     def _end(self, calm: Engine) -> None:
-        """Mend, deliver what is still late, mend again, and compare with the record."""
         mend(self.memory, calm.context)
         self._judge(calm)
         late = [store for store in self.stores if store.in_flight]
@@ -578,15 +548,13 @@ def draw_fault(random: Random, call: Call, crash_rate: float) -> Fault:
 
 
 def run_many(seeds: Iterable[int], protocol: ProtocolName = "six-phase") -> None:
-    """Run schedules; a failure says how to run it again, with a trace."""
     for seed in seeds:
         try:
             Schedule(seed, protocol=protocol).run()
-        except Exception as error:
+        except FINDINGS as error:
             raise AssertionError(f"{error}\n{replay_line(seed, protocol)}") from error
 
 
 def replay_line(seed: int, protocol: ProtocolName = "six-phase") -> str:
-    """Return the command that runs a seed again and prints each call."""
     command = f"python -m tests.simulation --schedules 1 --seed {seed} --trace"
     return command if protocol == "six-phase" else f"{command} --protocol {protocol}"

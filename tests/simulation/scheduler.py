@@ -1,19 +1,16 @@
-"""Actors that take turns at each call of the store, as a seeded random generator has it.
-
-One greenlet each, one clock for all: time passes only when the scheduler lets it, so a schedule is
-the same whenever it is run again with its seed. Every loop of an actor ends in `pause` or `sleep`,
-and a schedule that takes too many steps has somebody in it who waits for ever.
-"""
+"""Actors that take turns at each call of the store, as a seeded generator has it."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
+from contextlib import suppress
 from random import Random
 from typing import Any, TypeVar
 
 from greenlet import getcurrent, greenlet
 
-from txn.model import Cell, Check, Edit, Family, Key, Row, RowExclusion
+from tests.simulation.world import Wrapper
+from txn.model import Cell, Check, Edit, Key, Row
 from txn.stores.base import Store, check_then_read
 from txn.testing.faulty import Crash
 
@@ -24,12 +21,11 @@ LONGEST_PAUSE_MS = 500
 class Actor:
     """Somebody who runs until the next pause."""
 
-    __slots__ = ("crashed", "greenlet", "last_ms", "name", "wake_ms")
+    __slots__ = ("greenlet", "last_ms", "name", "wake_ms")
 
     def __init__(self, name: str, now_ms: int) -> None:
         self.name = name
         self.wake_ms = self.last_ms = now_ms
-        self.crashed = False
         self.greenlet: Any = None
 
 
@@ -48,21 +44,17 @@ class Scheduler:
         self._hub: Any = getcurrent()
 
     def spawn(self, name: str, body: Callable[[], object]) -> Actor:
-        """Add an actor; it has its first turn when the scheduler thinks fit."""
         actor = Actor(name, self.now_ms)
 
         def run() -> None:
-            try:
+            with suppress(Crash):
                 body()
-            except Crash:
-                actor.crashed = True
 
         actor.greenlet = greenlet(run, self._hub)
         self.actors.append(actor)
         return actor
 
     def run(self) -> None:
-        """Give turns until every actor has ended."""
         while self.actors:
             actor = self._next()
             actor.last_ms = self.now_ms
@@ -77,12 +69,10 @@ class Scheduler:
                 raise AssertionError(f"somebody waits for ever: {[a.name for a in self.actors]}")
 
     def pause(self) -> None:
-        """Let others have a turn."""
         if self.current is not None:
             self._hub.switch()
 
     def sleep_ms(self, duration_ms: int) -> None:
-        """Let others have turns until that much time has passed."""
         if self.current is None:
             self.now_ms += duration_ms
             return
@@ -119,13 +109,12 @@ class ActorClock:
         self._scheduler.sleep_ms(duration_ms)
 
 
-class Network:
-    """The way from a client to the store: it takes turns, and batches arrive in pieces.
+class Network(Wrapper):
+    """The way from a client to the store: it takes turns, and batches arrive in pieces, in any
+    order. Cells are read in one instant row by row, or all with instant_reads. delay_ms: draws by
+    how much the last piece of a changing call is late."""
 
-    The pieces come in any order. Only the cells of one row are read in one instant, or all that are
-    read together with instant_reads. With atomic, what is done together takes one turn. delay_ms:
-    draws by how much the last piece of a changing call is late.
-    """
+    check_and_read = check_then_read
 
     def __init__(
         self,
@@ -136,14 +125,16 @@ class Network:
         atomic: bool = False,
         delay_ms: Callable[[], int] = lambda: 0,
     ) -> None:
-        self.features = inner.features
+        super().__init__(inner)
         self._delay_ms = delay_ms
-        self._inner = inner
         self._instant_reads = instant_reads
         self._atomic = atomic
         self._is_alone = False
         self._scheduler = scheduler
         self._random = scheduler.random
+
+    def close(self) -> None:
+        pass
 
     def _pause(self) -> None:
         if not self._is_alone:
@@ -183,23 +174,14 @@ class Network:
             answers.update(zip(piece, moved, strict=True))
         return [answers[i] for i in range(len(checks))]
 
-    check_and_read = check_then_read
-
     def scan(
-        self,
-        table: bytes,
-        start: bytes = b"",
-        stop: bytes | None = None,
-        columns: Collection[tuple[bytes, bytes]] | None = None,
-        exclude: RowExclusion | None = None,
-        *,
-        reverse: bool = False,
+        self, table: bytes, start: bytes = b"", stop: bytes | None = None, *more: Any, **named: Any
     ) -> Iterator[Row]:
         self._pause()
-        rows = self._inner.scan(table, start, stop, columns, exclude, reverse=reverse)
+        rows = self._inner.scan(table, start, stop, *more, **named)
         if self._random.random() < 0.5:
             return rows
-        return self._row_by_row(table, [row.row for row in rows], columns, exclude)
+        return self._scan_slowly(table, [row.row for row in rows], *more, **named)
 
     def atomically(self, work: Callable[[], None]) -> None:
         if not self._atomic or self._is_alone:
@@ -214,36 +196,15 @@ class Network:
             self._is_alone = False
             assert self._scheduler.turns == began, "somebody waited in a local transaction"
 
-    def describe(self, table: bytes) -> Mapping[bytes, Family] | None:
-        return self._inner.describe(table)
-
-    def ensure_table(
-        self, table: bytes, families: Mapping[bytes, Family], splits: Sequence[bytes] = ()
-    ) -> None:
-        self._inner.ensure_table(table, families, splits)
-
-    def close(self) -> None:
-        pass
-
-    def _refuse(self, *given: object, **named: object) -> Any:
-        raise NotImplementedError("no schedule calls this")
-
-    read_versions = list_tables = find_splits = compact = _refuse
-
-    def _row_by_row(
-        self,
-        table: bytes,
-        rows: Iterable[bytes],
-        columns: Collection[tuple[bytes, bytes]] | None,
-        exclude: RowExclusion | None,
+    def _scan_slowly(
+        self, table: bytes, rows: Iterable[bytes], *more: Any, **named: Any
     ) -> Iterator[Row]:
         for row in rows:
             if self._random.random() < 0.5:
                 self._pause()
-            yield from self._inner.scan(table, row, row + b"\0", columns, exclude)
+            yield from self._inner.scan(table, row, row + b"\0", *more, **named)
 
     def _delayed(self, items: Sequence[T]) -> Iterator[list[T]]:
-        """Yield the items in pieces, of which the last may come late."""
         delay_ms = 0 if self._is_alone else self._delay_ms()
         left = len(items)
         for piece in self._pieces(items):
@@ -253,7 +214,6 @@ class Network:
             yield piece
 
     def _pieces(self, items: Sequence[T]) -> Iterator[list[T]]:
-        """Yield the items in pieces, each of which has its turn."""
         self._pause()
         rest = list(items)
         if len(rest) == 1 or self._random.random() < 0.5:

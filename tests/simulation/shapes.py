@@ -1,7 +1,4 @@
-"""The transactions that are broken in every way: 1 to 4 keys in 1 to 3 rows, and what they leave.
-
-Each mixes puts, deletes and assertions. `before` is what a first transaction has stored.
-"""
+"""The transactions that are broken in every way. `before` is what a first one has stored."""
 
 from __future__ import annotations
 
@@ -19,9 +16,7 @@ C, E = key("row-2", "c"), key("row-3", "e")
 
 @dataclass(frozen=True, slots=True)
 class Shape:
-    """A transaction, in a database of a protocol. holds: whether its assertions are true of what is
-    there before it. in_parts: whether each of its locks has a part of its own. validate: whether it
-    validates what it only asserts."""
+    """A transaction, in a database of a protocol. holds: whether its assertions are true."""
 
     name: str
     mutations: tuple[Mutation | Delete, ...]
@@ -38,27 +33,22 @@ class Shape:
 
     @property
     def keys(self) -> tuple[Key, ...]:
-        """The keys that it may change."""
         return tuple(mutation.key for mutation in self.mutations)
 
     @property
     def is_alone(self) -> bool:
-        """Whether it commits without a row in a fenced database."""
         return len({key.row for key in self.keys}) == 1 and not self.once and not self.validate
 
     @property
     def before(self) -> Mapping[Key, bytes | None]:
-        """What they hold if it does not commit."""
         return {key: BEFORE.get(key) for key in self.keys}
 
     @property
     def after(self) -> Mapping[Key, bytes | None]:
-        """What they hold once it has committed."""
         return after(self.mutations)
 
 
 def after(mutations: Iterable[Mutation | Delete]) -> dict[Key, bytes | None]:
-    """Return what the mutations leave."""
     return {m.key: m.value if isinstance(m, Mutation) else None for m in mutations}
 
 

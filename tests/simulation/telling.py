@@ -8,14 +8,12 @@ from txn.testing.faulty import NO_FAULT, Call, Fault, Item
 
 
 def told(call: Call, fault: Fault) -> str:
-    """Return a call and its fault for people, on one line."""
     items = [brief(item) for item in call.items]
     order = sorted(items) if call.method == "read" else items  # a set's order is no fact
     return f"{call.number:3} {call.method} {', '.join(order)}{shown(fault)}"
 
 
 def brief(item: Item) -> str:
-    """Return a key, an edit or a check in a few words."""
     match item:
         case Key():
             return f"{short(item.row)}/{item.column.decode()}"
@@ -32,8 +30,7 @@ def brief(item: Item) -> str:
 
 
 def short(value: bytes) -> str:
-    """Return a row key, also in a counted lock, by the last digits of its uid, and any other value
-    as it is."""
+    """Return a row key, also in a lock, by its last digits, and other values as they are."""
     count, at, holder = value.partition(b"@")
     if at and is_row_key(holder):
         return f"{count.decode()}@{short(holder)}"
@@ -42,7 +39,6 @@ def short(value: bytes) -> str:
 
 
 def shown(fault: Fault) -> str:
-    """Return what is wrong, if anything is."""
     if fault is NO_FAULT:
         return ""
     applied = "all" if fault.applied is None else sorted(fault.applied)

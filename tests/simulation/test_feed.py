@@ -1,15 +1,16 @@
 """The change feed beside clients, fsck and readers that stop: each transaction once, and each part
-the same when it is read again. With a rule taken out, schedules find what is skipped."""
+the same when it is read again."""
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from dataclasses import replace
+from typing import Any
 
 import pytest
 
 from tests.simulation import feeding
 from tests.simulation.feeding import run_feeds
+from tests.simulation.rules import Patch, TakeOut
 from txn.model import Row
 from txn.protocol.row import created_ms
 from txn.protocol.statuses import PROTOCOLS, ProtocolName
@@ -18,29 +19,21 @@ from txn.reading.feed import Bounds, Offset, Survey
 
 SCHEDULES = 150
 MOST_SCHEDULES = 300
-Patch = pytest.MonkeyPatch
+each_protocol = pytest.mark.parametrize("protocol", PROTOCOLS)
 
 
-@pytest.mark.parametrize("protocol", PROTOCOLS)
+@each_protocol
 def test_each_transaction_is_told_once(protocol: ProtocolName) -> None:
     """Whatever fails, whoever stops, however late a decision is seen."""
     run_feeds(range(SCHEDULES), protocol)
 
 
-def forget_undecided(patch: Patch) -> None:
+def spoil_offsets(patch: Patch, **changes: Any) -> None:
     make_offset = Survey.make_offset
 
     def make(self: Survey, until_ms: int, bounds: Bounds) -> Offset:
-        return replace(make_offset(self, until_ms, bounds), undecided=frozenset())
-
-    patch.setattr(Survey, "make_offset", make)
-
-
-def scan_from_now_on(patch: Patch) -> None:
-    make_offset = Survey.make_offset
-
-    def make(self: Survey, until_ms: int, bounds: Bounds) -> Offset:
-        return replace(make_offset(self, until_ms, bounds), low_ms=self.began_ms)
+        found = {name: change(self) for name, change in changes.items()}
+        return replace(make_offset(self, until_ms, bounds), **found)
 
     patch.setattr(Survey, "make_offset", make)
 
@@ -55,29 +48,22 @@ def order_by_row_keys(patch: Patch) -> None:
     patch.setattr(feed, "find_decision", find)
 
 
-def trust_all_clocks(patch: Patch) -> None:
-    patch.setattr(feeding, "JUMPS_MS", -200)
+BROKEN: dict[str, TakeOut] = {
+    "the undecided are forgotten": lambda patch: spoil_offsets(
+        patch, undecided=lambda survey: frozenset()
+    ),
+    "scans begin now": lambda patch: spoil_offsets(patch, low_ms=lambda survey: survey.began_ms),
+    "row keys give the order": order_by_row_keys,
+    "all clocks are trusted": lambda patch: patch.setattr(feeding, "JUMPS_MS", -200),
+    "rows are expected at once": lambda patch: patch.setattr(feeding, "LATENESS_MS", 0),
+}
 
 
-def expect_rows_at_once(patch: Patch) -> None:
-    patch.setattr(feeding, "LATENESS_MS", 0)
-
-
-@pytest.mark.parametrize("protocol", PROTOCOLS)
-@pytest.mark.parametrize(
-    "take_out",
-    [
-        forget_undecided,
-        scan_from_now_on,
-        order_by_row_keys,
-        trust_all_clocks,
-        expect_rows_at_once,
-    ],
-)
+@each_protocol
+@pytest.mark.parametrize("name", BROKEN)
 def test_without_a_rule_something_is_skipped(
-    take_out: Callable[[Patch], None], protocol: ProtocolName, monkeypatch: Patch
+    name: str, protocol: ProtocolName, monkeypatch: Patch
 ) -> None:
-    """Each rule of the feed is there for a reason, which random schedules find."""
-    take_out(monkeypatch)
+    BROKEN[name](monkeypatch)
     with pytest.raises(AssertionError, match=r"not told: |a part has changed"):
         run_feeds(range(MOST_SCHEDULES), protocol)

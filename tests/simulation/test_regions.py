@@ -2,158 +2,26 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from random import Random
 
 import pytest
 
-from tests.simulation.deferring import DeferringStore
 from tests.simulation.regions import Region, RegionStore, divide_by_hash, divide_by_row
-from tests.simulation.scheduler import Network, Scheduler
 from tests.simulation.world import D, key
-from txn import Key
 from txn.clock import ManualClock
-from txn.errors import TableUnavailable
 from txn.model import Check, Edit, Family
 from txn.stores.local import LocalStore
-from txn.tables.admin import Admin
 from txn.tables.kv.memory import MemoryStore
-from txn.testing.counting import CountingStore
-from txn.testing.faulty import Fault, FaultyStore, at
 
-DATA, OTHER = b"data", b"other"
-X, X2, Y = key("x"), key("x", "w"), key("y")
-AWAY = key("x", table=OTHER)
-REGION = Region(DATA, b"x")
-Change = Callable[[RegionStore, ManualClock], object]
-
-
-def open_regions() -> tuple[RegionStore, ManualClock]:
-    clock = ManualClock()
-    store = RegionStore(LocalStore(MemoryStore(), clock))
-    for table in (DATA, OTHER):
-        store.ensure_table(table, {D: Family()})
-    return store, clock
-
-
-def put(cell: Key, value: bytes, expected: bytes | None = None, *, deferred: bool = True) -> Check:
-    return Check(cell, expected, ((cell, value),), is_deferred=deferred)
+DATA = b"data"
 
 
 def stored(store: RegionStore) -> dict[bytes, bytes]:
-    """Return everything, as it is stored."""
     return dict(store.ordered.read(lambda reader: dict(reader.items(b"", b"\xff"))))
-
-
-def value(store: RegionStore, cell: Key) -> bytes | None:
-    found = store.read([cell])[cell]
-    return None if found is None else found.value
-
-
-def test_a_deferred_write_is_there_until_a_crash() -> None:
-    """Its answer is "yes" and everybody sees it, so others may build on it."""
-    store, _ = open_regions()
-    before = stored(store)
-    assert store.check_and_put([put(X, b"1", b"")]) == [True]
-    assert value(store, X) == b"1"
-    assert store.crash(REGION) == 1
-    assert stored(store) == before
-
-
-@pytest.mark.parametrize(
-    "sync",
-    [
-        lambda store, _: store.check_and_put([put(X2, b"2", deferred=False)]),
-        lambda store, _: store.write([Edit(X2, b"2", 5)]),
-        lambda store, _: store.flush(REGION),
-        lambda store, _: store.compact(DATA),
-        lambda store, _: store.atomically(lambda: None),
-    ],
-    ids=["check", "write", "flush", "compaction", "local transaction"],
-)
-def test_what_is_durable_stays(sync: Change) -> None:
-    """A log is written in order, so whatever is synced takes with it all that came before."""
-    store, clock = open_regions()
-    store.check_and_put([put(X, b"1")])
-    sync(store, clock)
-    before = stored(store)
-    assert store.crash(REGION) == 0
-    assert stored(store) == before
-    assert value(store, X) == b"1"
-
-
-def test_a_refused_check_makes_nothing_durable() -> None:
-    """It appends nothing to the log, and waits for nothing."""
-    store, _ = open_regions()
-    store.check_and_put([put(X, b"1")])
-    assert store.check_and_put([put(X, b"2", b"", deferred=False)]) == [False]
-    assert store.crash(REGION) == 1
-    assert value(store, X) is None
-
-
-@pytest.mark.parametrize("keep", range(4))
-def test_any_tail_can_be_lost(keep: int) -> None:
-    """And what is kept is durable then: it was read back from the log."""
-    store, _ = open_regions()
-    for number in range(3):
-        store.check_and_put([put(X, b"%d" % number)])
-    assert store.crash(REGION, keep) == 3 - keep
-    assert value(store, X) == (b"%d" % (keep - 1) if keep else None)
-    assert store.crash(REGION) == 0
-
-
-def test_other_regions_keep_what_they_have() -> None:
-    """That is the danger: half of what one client has done is there."""
-    store, _ = open_regions()
-    store.check_and_put([put(X, b"1"), put(Y, b"1"), put(AWAY, b"1")])
-    store.crash(Region(DATA, b"y"))
-    assert [value(store, cell) for cell in (X, Y, AWAY)] == [b"1", None, b"1"]
-    store.write([Edit(Y, b"2", 5)])
-    store.crash(Region(OTHER, b"x"))
-    assert [value(store, cell) for cell in (X, Y, AWAY)] == [b"1", b"2", None]
-    assert store.crash(REGION) == 1
-
-
-def test_rows_may_share_a_region() -> None:
-    """Then the one's sync makes the other's writes durable, and they are lost together."""
-    store, _ = open_regions()
-    shared = RegionStore(store.inner, divide_by_hash({DATA: 1}))
-    region = shared.region_of(X)
-    assert shared.region_of(Y) == region
-    shared.check_and_put([put(X, b"1"), put(Y, b"1", deferred=False), put(X, b"2"), put(Y, b"2")])
-    assert shared.crash(region) == 2
-    assert [value(shared, cell) for cell in (X, Y)] == [b"1", b"1"]
-    assert {divide_by_hash({DATA: 3})(DATA, b"%d" % n).part for n in range(20)} == {0, 1, 2}
-
-
-def test_a_request_in_flight_arrives_after_the_crash() -> None:
-    """Its sender may long have gone on with what is lost now."""
-    store, _ = open_regions()
-    client = FaultyStore(store, at({1: Fault(late=frozenset({0}))}))
-    assert client.check_and_put([put(X, b"1", b"")]) == [True]
-    store.crash(REGION)
-    assert value(store, X) is None
-    client.deliver()
-    assert value(store, X) == b"1"
-    assert store.crash(REGION) == 1
-
-
-def test_versions_markers_and_times_come_back_as_they_were() -> None:
-    """A crash puts back the very cells, not others that look like them."""
-    store, clock = open_regions()
-    store.write([Edit(X, b"1", 5), Edit(X, b"2", 7), Edit(X, None, 6), Edit(X2, b"", 9)])
-    before = stored(store)
-    clock.advance(1000)
-    edits = (Edit(X, None, 10**14), Edit(X, b"4", 10**14 + 1), Edit(X2, b"5", 9))
-    store.check_and_put([Check(X, b"2", ((X, b"3"),), edits, True)])
-    assert stored(store) != before
-    store.crash(REGION)
-    assert stored(store) == before
 
 
 @pytest.mark.parametrize("seed", range(40))
 def test_a_crash_is_exact_whatever_came_before(seed: int) -> None:
-    """After each write everything is copied; a crash gives the copy, cell by cell."""
     random = Random(seed)
     clock = ManualClock()
     store = RegionStore(
@@ -182,10 +50,19 @@ def test_a_crash_is_exact_whatever_came_before(seed: int) -> None:
         time = random.choice((None, clock.wall_ms() + random.randint(-9, 9)))
         edit = Edit(cell, new, time or clock.wall_ms() if new is None else time)
         before = rows_of(region)
-        match random.randrange(8):
+        match random.randrange(12):
             case 0:
                 store.write([edit])
                 copies.pop(region, None)
+            case 9:
+                store.flush(region)
+                copies.pop(region, None)
+            case 10:
+                store.compact(DATA)
+                copies.clear()
+            case 11:
+                store.atomically(lambda: None)
+                copies.clear()
             case 1 if copies.get(region):
                 keep = random.randint(0, len(copies[region]) - 1)
                 others = {r: rows_of(r) for r in copies if r != region}
@@ -202,56 +79,3 @@ def test_a_crash_is_exact_whatever_came_before(seed: int) -> None:
         assert {r: len(p) for r, p in store.pending.items()} == {
             r: len(c) for r, c in copies.items()
         }
-
-
-def test_a_call_that_fails_leaves_nothing_pending() -> None:
-    """Half of it would be a write that nobody can explain."""
-    store, clock = open_regions()
-    Admin(store.ordered, clock).disable(OTHER)
-    with pytest.raises(TableUnavailable):
-        store.check_and_put([put(X, b"1"), put(AWAY, b"1")])
-    assert value(store, X) is None
-    assert not store.pending
-
-
-def test_nothing_is_deferred_in_a_local_transaction() -> None:
-    """Only a store of one log has them; and it may be undone as a whole."""
-    store, _ = open_regions()
-
-    def work() -> None:
-        store.atomically(lambda: store.check_and_put([put(X, b"1")]))
-
-    store.atomically(work)
-    assert store.crash(REGION) == 0
-    assert store.check_and_read([put(X, b"2")], [X]) == ([True], store.read([X]), {})
-    assert store.crash(REGION) == 1
-
-
-def test_a_test_chooses_what_is_deferred() -> None:
-    """Of plain writes as well, row by row where a row is to be whole."""
-    store, _ = open_regions()
-    client = DeferringStore(store, lambda check: check.key in (X, Y))
-    client.write([Edit(X, b"1", 5), Edit(X2, b"1", 5), Edit(Y, b"1", 5)])
-    assert store.crash(REGION) == 0, "the one that is not deferred took it along"
-    assert store.crash(Region(DATA, b"y")) == 1
-    client.write([Edit(X, b"2", 6), Edit(X2, b"2", 6), Edit(AWAY, b"2", 6)], by_row=True)
-    assert store.crash(REGION) == 1
-    assert [value(store, cell) for cell in (X, X2, AWAY)] == [b"1", b"1", b"2"]
-    plain = put(X, b"3", deferred=False)
-    assert client.check_and_read([plain], [X]) == ([True], store.read([X]), {})
-    assert store.crash(REGION) == 1
-    assert client.check_and_put([put(X2, b"3")]) == [True]
-    assert store.crash(REGION) == 0
-
-
-def test_a_network_carries_checks_as_they_are() -> None:
-    """In pieces, but each piece as its sender made it."""
-    store, _ = open_regions()
-    below = CountingStore(store)
-    network = Network(below, Scheduler(Random(1), 0, 100))
-    checks = [put(X, b"1"), put(Y, b"1", deferred=False), put(X2, b"", b"")]
-    for _ in range(9):
-        assert network.check_and_put(checks) == [True, True, True]
-    sent = {item for call in below.trace for item in call.items}
-    assert sent == set(checks)
-    assert store.crash(REGION) == 18

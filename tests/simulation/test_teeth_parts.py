@@ -1,5 +1,4 @@
-"""Safeguards of transactions in parts, each with and without: the test fails if taking it out does
-no harm."""
+"""Safeguards of transactions in parts."""
 
 from __future__ import annotations
 
@@ -13,70 +12,49 @@ import pytest
 from recovery import Kind, check, repair
 from recovery.purge import purge_row
 from recovery.scan import whole_row
-from tests.simulation.puppets import Puppet, asks_for, counts, puts, when
-from tests.simulation.variants_parts import PARTS_RULES
-from tests.simulation.world import TABLE, TRANSACTIONS, OneCell, World, key
-from txn import (
+from tests.simulation.calls import asks_for, counts, puts_plan
+from tests.simulation.keys import FIRST, X, Y, Z
+from tests.simulation.puppets import Puppet, when
+from tests.simulation.rules import both_protocols, without
+from tests.simulation.teeth import put
+from tests.simulation.variants import PARTS_RULES
+from tests.simulation.world import TABLE, TRANSACTIONS, OneCell, World, Wrapper
+from txn import Committed, Engine, Mutation
+from txn.assertions import Exact, Or
+from txn.client.parts import PartsClient
+from txn.errors import (
     AbortedError,
     AssertionFailedError,
     CommitOutcomeUnknown,
-    Committed,
     ConflictError,
     CorruptRowError,
     DeadlineError,
-    Engine,
-    Exact,
-    Mutation,
-    Or,
 )
-from txn.client.parts import PartsClient
 from txn.model import Cell, Edit, Key, Row
 from txn.protocol.recovery import follow_decision
 from txn.protocol.row import child_key, read_rows
 from txn.protocol.statuses import ProtocolName, Status
 from txn.protocol.transaction import load_transaction
 from txn.stores.base import Store
-from txn.testing.faulty import Call, Crash, Fault, Reply
+from txn.testing.faulty import Crash, Fault, Reply
 
-X, Y, Z = key("x"), key("y"), key("z")
 NEW = {X: b"1", Y: b"1"}
-Patch = pytest.MonkeyPatch
-with_and_without = pytest.mark.parametrize("rule", [True, False], ids=["with", "without"])
-both = pytest.mark.parametrize("protocol", ["six-phase", "fenced"])
 pytestmark = pytest.mark.fast
 
 
-def world_with_values(protocol: ProtocolName) -> World:
-    world = World(protocol=protocol)
-    world.engine().commit([Mutation(X, b"0"), Mutation(Y, b"0")])
-    return world
-
-
-def begin(world: World) -> tuple[PartsClient, bytes, int]:
+def begin(world: World, engine: Engine | None = None) -> tuple[PartsClient, bytes, int]:
     """Write two parts, of X and of Y, by two tasks."""
-    client = PartsClient(world.engine())
+    put(world, X, Y, value=b"0")
+    client = PartsClient(engine or world.engine())
     transaction = client.begin()
     times = [client.write(transaction, n, 0, [Mutation(k, b"1")]) for n, k in enumerate(NEW)]
     return client, transaction, max(times)
 
 
-def _puts_plan(call: Call) -> bool:
-    return any(name.column == b"plan" for item in call.items for name, _ in puts(item))
-
-
-def take_out(patch: Patch, rule: bool, name: str) -> None:
-    if not rule:
-        PARTS_RULES[name](patch)
-
-
-@both
-@with_and_without
-def test_with_a_part_its_transaction_aborts(
-    protocol: ProtocolName, rule: bool, monkeypatch: Patch
-) -> None:
+@both_protocols
+@without(PARTS_RULES["a part aborts alone"])
+def test_with_a_part_its_transaction_aborts(rule: bool, world: World) -> None:
     """Somebody takes the owner for dead at one part, and the owner decides for all."""
-    take_out(monkeypatch, rule, "a part aborts alone")
-    world = world_with_values(protocol)
     client, transaction, newest = begin(world)
     other = world.engine()
     other.commit([Mutation(X, b"other")])  # waits for the lease of who does not beat
@@ -92,14 +70,10 @@ def test_with_a_part_its_transaction_aborts(
     assert rule or values == {X: b"other", Y: b"1"}
 
 
-@both
-@with_and_without
-def test_only_counted_parts_are_committed(
-    protocol: ProtocolName, rule: bool, monkeypatch: Patch
-) -> None:
+@both_protocols
+@without(PARTS_RULES["all parts are counted"])
+def test_only_counted_parts_are_committed(rule: bool, world: World) -> None:
     """A task that was given up, or made more parts than the one that counts, wrote them too."""
-    take_out(monkeypatch, rule, "all parts are counted")
-    world = world_with_values(protocol)
     client, transaction, newest = begin(world)
     newest = max(newest, client.write(transaction, 1, 1, [Mutation(Z, b"stray")]))
     client.commit(transaction, [1, 1], newest)
@@ -108,29 +82,23 @@ def test_only_counted_parts_are_committed(
     assert world.values([Z])[Z] == (None if rule else b"stray")
 
 
-@both
-@with_and_without
-def test_a_transaction_goes_on_when_its_parts_are_complete(
-    protocol: ProtocolName, rule: bool, monkeypatch: Patch
-) -> None:
-    """What is past its decision has no part any more that has not followed: so late ones are told
-    from those that were decided."""
-    take_out(monkeypatch, rule, "parts are not finished first")
-    world = world_with_values(protocol)
+@both_protocols
+@without(PARTS_RULES["parts are not finished first"])
+def test_a_transaction_goes_on_when_its_parts_are_complete(rule: bool, world: World) -> None:
+    """So parts that come late are told from those that were decided."""
     client, transaction, newest = begin(world)
     client.commit(transaction, [1, 1], newest)
     world.mend()
     assert (world.values(NEW) == NEW) is rule
 
 
-@both
-@with_and_without
+@both_protocols
+@without(PARTS_RULES["a plan is put plainly"])
 def test_a_plan_is_put_on_the_condition_that_the_part_has_not_followed(
-    protocol: ProtocolName, rule: bool, monkeypatch: Patch
+    rule: bool, world: World
 ) -> None:
     """A copy of a task stops before its plan; meanwhile all is decided, and half of it is done."""
-    take_out(monkeypatch, rule, "a plan is put plainly")
-    world = world_with_values(protocol)
+    put(world, X, Y, value=b"0")
     engine, _ = world.client(when(asks_for(Status.ASSERTED), Fault(reply=Reply.CRASH)))
     client = PartsClient(engine)
     transaction = client.begin()
@@ -139,7 +107,7 @@ def test_a_plan_is_put_on_the_condition_that_the_part_has_not_followed(
         return PartsClient(engine).write(transaction, 0, 0, [Mutation(X, b"1")])
 
     slow = Puppet(world, copy)
-    assert slow.until(_puts_plan)
+    assert slow.until(puts_plan)
     client.write(transaction, 0, 0, [Mutation(X, b"1")])
     world.clock.sleep_ms(5)
     client.write(transaction, 1, 0, [Mutation(Y, b"1")])
@@ -157,14 +125,9 @@ def test_a_plan_is_put_on_the_condition_that_the_part_has_not_followed(
     assert (len(times) == 1) is rule
 
 
-@both
-@with_and_without
-def test_readers_ask_the_transaction_of_a_part(
-    protocol: ProtocolName, rule: bool, monkeypatch: Patch
-) -> None:
-    """It has decided, and nothing of it is put."""
-    take_out(monkeypatch, rule, "a part is undecided while it says so")
-    world = world_with_values(protocol)
+@both_protocols
+@without(PARTS_RULES["a part is undecided while it says so"])
+def test_readers_ask_the_transaction_of_a_part(rule: bool, world: World) -> None:
     client, transaction, newest = begin(world)
     client.commit(transaction, [1, 1], newest, ack="decided")
     reader = world.engine()
@@ -174,16 +137,12 @@ def test_readers_ask_the_transaction_of_a_part(
     assert world.values(NEW) == NEW
 
 
-class Hiding:
-    """A store that does not show one row: in reads, for a gateway that answers from the past, or in
-    the first scan."""
+class Hiding(Wrapper):
+    """A store that does not show one row: in reads, or in the first scan."""
 
     def __init__(self, inner: Store, row: bytes, *, scans: bool = False) -> None:
-        self.features, self._inner, self._row = inner.features, inner, row
-        self._scans, self._left = scans, int(scans)
-
-    def __getattr__(self, name: str) -> Any:
-        return getattr(self._inner, name)
+        super().__init__(inner)
+        self._row, self._scans, self._left = row, scans, int(scans)
 
     def read(self, *groups: Collection[Key]) -> dict[Key, Cell | None]:
         found = self._inner.read(*groups)
@@ -202,14 +161,10 @@ def commit_beside(engine: Engine, value: bytes) -> None:
         engine.commit([Mutation(Y, value)])
 
 
-@both
-@with_and_without
-def test_an_absent_transaction_is_poisoned_before_its_parts_abort(
-    protocol: ProtocolName, rule: bool, monkeypatch: Patch
-) -> None:
+@both_protocols
+@without(PARTS_RULES["an absent transaction is not poisoned"])
+def test_an_absent_transaction_is_poisoned_before_its_parts_abort(rule: bool, world: World) -> None:
     """A gateway that answers from the past shows the part and not its transaction, which lives."""
-    take_out(monkeypatch, rule, "an absent transaction is not poisoned")
-    world = world_with_values(protocol)
     client, transaction, newest = begin(world)
     commit_beside(world.client(store=Hiding(world.memory, transaction))[0], b"9")
     committed = client.commit(transaction, [1, 1], newest)
@@ -217,19 +172,15 @@ def test_an_absent_transaction_is_poisoned_before_its_parts_abort(
     assert world.values(NEW) == (NEW if rule else {X: b"1", Y: b"9"})
 
 
-@both
+@both_protocols
 @pytest.mark.parametrize("late", [False, True], ids=["lost", "late"])
-@with_and_without
+@without(PARTS_RULES["an absent transaction is not poisoned"])
 def test_of_a_purged_transaction_all_parts_abort(
-    protocol: ProtocolName, late: bool, rule: bool, monkeypatch: Patch
+    protocol: ProtocolName, late: bool, rule: bool, world: World
 ) -> None:
     """Its owner may live, and its first write may arrive once more."""
-    take_out(monkeypatch, rule, "an absent transaction is not poisoned")
-    world = world_with_values(protocol)
-    engine, store = world.client(when(asks_for(Status.WRITTEN), Fault(late=frozenset({0}))))
-    client = PartsClient(engine)
-    transaction = client.begin()
-    times = [client.write(transaction, n, 0, [Mutation(k, b"1")]) for n, k in enumerate(NEW)]
+    engine, store = world.client(when(asks_for(Status.WRITTEN), Fault(late=FIRST)))
+    client, transaction, newest = begin(world, engine)
     seen = whole_row(engine.context, transaction)
     assert seen is not None
     purge_row(engine.context, seen, unfinished=True)
@@ -238,23 +189,19 @@ def test_of_a_purged_transaction_all_parts_abort(
         store.deliver()
     is_torn = late and not rule and protocol == "six-phase"  # a fenced one lies below the delete
     if is_torn:
-        assert not client.commit(transaction, [1, 1], max(times)).complete
+        assert not client.commit(transaction, [1, 1], newest).complete
         assert world.values(NEW) == {X: b"1", Y: b"9"}
         return
     with pytest.raises(CommitOutcomeUnknown):
-        client.commit(transaction, [1, 1], max(times))
+        client.commit(transaction, [1, 1], newest)
     world.mend()
     assert world.values(NEW) == {X: b"0", Y: b"9"}
 
 
-@both
-@with_and_without
-def test_a_part_that_a_scan_missed_is_looked_up(
-    protocol: ProtocolName, rule: bool, monkeypatch: Patch
-) -> None:
+@both_protocols
+@without(PARTS_RULES["parts are not counted"])
+def test_a_part_that_a_scan_missed_is_looked_up(rule: bool, world: World) -> None:
     """The transaction would be complete without it."""
-    take_out(monkeypatch, rule, "parts are not counted")
-    world = world_with_values(protocol)
     _, transaction, newest = begin(world)
     hiding = Hiding(world.memory, child_key(transaction, 1, 0), scans=True)
     client = PartsClient(world.client(store=hiding)[0])
@@ -262,15 +209,10 @@ def test_a_part_that_a_scan_missed_is_looked_up(
     assert world.values(NEW) == (NEW if rule else {X: b"1", Y: b"0"})
 
 
-@both
-@with_and_without
-def test_a_transaction_that_has_lost_a_part_is_not_complete(
-    protocol: ProtocolName, rule: bool, monkeypatch: Patch
-) -> None:
-    """Somebody deleted its row: a person decides, and nobody takes the key's old value for its
-    newest one."""
-    take_out(monkeypatch, rule, "a lost part is over")
-    world = world_with_values(protocol)
+@both_protocols
+@without(PARTS_RULES["a lost part is over"])
+def test_a_transaction_that_has_lost_a_part_is_not_complete(rule: bool, world: World) -> None:
+    """Somebody deleted its row: nobody takes the key's old value for its newest one."""
     client, transaction, newest = begin(world)
     lost = child_key(transaction, 1, 0)
     for row in world.memory.scan(TRANSACTIONS, lost, lost + b"\0"):
@@ -287,11 +229,11 @@ def test_a_transaction_that_has_lost_a_part_is_not_complete(
     assert (world.leftovers() != {}) is rule
 
 
-@with_and_without
-def test_a_copy_of_a_part_takes_over_its_locks(rule: bool, monkeypatch: Patch) -> None:
+@without(PARTS_RULES["an own lock is a rival's"])
+def test_a_copy_of_a_part_takes_over_its_locks(rule: bool) -> None:
     """A task and its copy read a row; another transaction comes and goes; both ask for the lock."""
-    take_out(monkeypatch, rule, "an own lock is a rival's")
-    world = world_with_values("fenced")
+    world = World(protocol="fenced")
+    put(world, X, Y, value=b"0")
     transaction = PartsClient(world.engine()).begin()
 
     def write(engine: Engine) -> int:
@@ -306,13 +248,11 @@ def test_a_copy_of_a_part_takes_over_its_locks(rule: bool, monkeypatch: Patch) -
     assert world.values([X]) == {X: b"1" if rule else b"other"}
 
 
-@with_and_without
-def test_a_copy_of_a_part_with_a_false_assertion_fails_at_once(
-    rule: bool, monkeypatch: Patch
-) -> None:
+@without(PARTS_RULES["an own lock is a rival's"])
+def test_a_copy_of_a_part_with_a_false_assertion_fails_at_once(rule: bool) -> None:
     """The locks that its first writer left are no change of what it has read."""
-    take_out(monkeypatch, rule, "an own lock is a rival's")
-    world = world_with_values("fenced")
+    world = World(protocol="fenced")
+    put(world, X, Y, value=b"0")
     transaction = PartsClient(world.engine()).begin()
 
     def write(engine: Engine) -> int:
@@ -330,10 +270,8 @@ def test_a_copy_of_a_part_with_a_false_assertion_fails_at_once(
     assert (store.calls < 10) is rule
 
 
-def test_a_part_that_another_transport_finishes_shows_when() -> None:
-    """Rows that tell when they began tell when they ended. Without that the part was unreadable,
-    and its transaction stayed at 2 for ever."""
-    world = world_with_values("six-phase")
+def test_a_part_that_another_transport_finishes_shows_when(world: World) -> None:
+    """Without that the part was unreadable, and its transaction stayed at 2 for ever."""
     _, transaction, stamp = begin(world)
     owner = Puppet(world, lambda engine: PartsClient(engine).commit(transaction, [1, 1], stamp))
     owner.until(asks_for(Status.ASSERTED))
@@ -346,9 +284,9 @@ def test_a_part_that_another_transport_finishes_shows_when() -> None:
     assert world.values([X, Y]) == {X: b"9", Y: b"1"}
 
 
-def test_a_purge_cell_by_cell_lets_no_owner_decide_meanwhile() -> None:
+def test_a_purge_cell_by_cell_lets_no_owner_decide_meanwhile(world: World) -> None:
     """A decision without a buffer is one that nobody can finish."""
-    world = world_with_values("six-phase")
+    put(world, X, Y, value=b"0")
     owner = Puppet(world, lambda engine: engine.commit([Mutation(X, b"1")]))
     owner.until(asks_for(Status.ASSERTED))
     (undecided,) = (row.row_key for row in world.rows() if not row.is_over)

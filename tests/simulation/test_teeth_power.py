@@ -1,9 +1,4 @@
-"""What may be deferred, and what must not: a power failure loses the tail of one region's log.
-
-Each member of the set is lost alone, after every later call, and does no harm. Each other write is
-deferred beside the set, and the test fails if losing it does no harm. Each row is in a region of
-its own, so that any part of what a client has done can be lost without the rest.
-"""
+"""What may be deferred, and what must not: a power failure loses the tail of one log."""
 
 from __future__ import annotations
 
@@ -15,9 +10,13 @@ import pytest
 
 from recovery import Kind as Found
 from recovery import check
-from tests.simulation.deferring import (
+from tests.simulation.calls import asks_for, finishes, writes_and_takes
+from tests.simulation.keys import FIRST, NONE, A, X, Y, Z
+from tests.simulation.puppets import Puppet, when
+from tests.simulation.regions import (
     Kind,
     PowerWorld,
+    Region,
     is_any,
     is_empty_tag,
     is_lock,
@@ -27,22 +26,13 @@ from tests.simulation.deferring import (
     is_unlock,
     is_value,
 )
-from tests.simulation.puppets import Puppet, asks_for, finishes, when, writes_and_takes
-from tests.simulation.regions import Region
-from tests.simulation.test_teeth_ranges import IN_NO_ORDER, A, Block, put, seen
-from tests.simulation.world import TABLE, TRANSACTIONS, key
-from txn import (
-    AbortedError,
-    CommitOutcomeUnknown,
-    Committed,
-    Delete,
-    Engine,
-    Exact,
-    Key,
-    Mutation,
-    Outcome,
-)
+from tests.simulation.rules import both_protocols, with_and_without
+from tests.simulation.teeth import IN_NO_ORDER, Block, both_committed, put, seen
+from tests.simulation.world import TABLE, TRANSACTIONS
+from txn import Committed, Delete, Engine, Key, Mutation, Outcome
+from txn.assertions import Exact
 from txn.client.parts import PartsClient
+from txn.errors import AbortedError, CommitOutcomeUnknown
 from txn.model import Check
 from txn.protocol import prepare as prepare_module
 from txn.protocol.locks import holder_of, release_locks
@@ -53,19 +43,15 @@ from txn.protocol.transaction import Transaction
 from txn.request import Request
 from txn.testing.faulty import Crash, Fault, Reply
 
-X, Y, Z = key("x"), key("y"), key("z")
-NONE: frozenset[int] = frozenset()
 MOVE = [Mutation(X, b"1"), Mutation(Y, b"1")], [Exact(X, b"0"), Exact(Y, b"0")]
 REPLACE = [Mutation(X, b"2"), Mutation(Y, b"2")], []
 Mode = Literal["stops", "goes on", "is overtaken"]
 MODES: tuple[Mode, ...] = ("stops", "goes on", "is overtaken")
-with_and_without = pytest.mark.parametrize("rule", [True, False], ids=["with", "without"])
-both = pytest.mark.parametrize("protocol", ["six-phase", "fenced"])
 
 
 def world_with(is_deferred: Kind, protocol: ProtocolName = "six-phase") -> PowerWorld:
     world = PowerWorld(is_deferred, protocol=protocol)
-    world.engine().commit([Mutation(X, b"0"), Mutation(Y, b"0")])
+    put(world, X, Y, value=b"0")
     world.flush()
     return world
 
@@ -82,9 +68,6 @@ def row_of_holder(world: PowerWorld, key: Key) -> Key:
     return status_key(TRANSACTIONS, *holders)
 
 
-# ------------------------------------------------------------------------- what may be deferred
-
-
 SIX_PHASE: dict[str, Kind] = {
     "0-WRITTEN": is_step_to(Status.WRITTEN),
     "1-LOCKED": is_step_to(Status.LOCKED),
@@ -95,12 +78,6 @@ SIX_PHASE: dict[str, Kind] = {
 }
 FENCED = {name: SIX_PHASE[name] for name in ("0-WRITTEN", "5-COMPLETE")}
 SETS: dict[ProtocolName, dict[str, Kind]] = {"six-phase": SIX_PHASE, "fenced": FENCED}
-
-
-def lose_one(name: str, protocol: ProtocolName = "six-phase") -> int:
-    """Lose a member of the set alone, in all ways."""
-    kind = SETS[protocol][name]
-    return lose_all_tails(lambda check: check.is_deferred and kind(check), protocol)
 
 
 def run_to(
@@ -122,8 +99,7 @@ def list_tails(world: PowerWorld) -> list[list[tuple[Region, int]]]:
 
 
 def lose_all_tails(is_deferred: Kind, protocol: ProtocolName = "six-phase") -> int:
-    """After each call of a transaction lose each tail of each log; return how many ways there
-    were."""
+    """After each call lose each tail of each log; return how many ways there were."""
     ways = 0
     for steps in count(1):
         world, _, has_more = run_to(steps, is_deferred, protocol)
@@ -165,22 +141,17 @@ def live_on(world: PowerWorld, client: Puppet[object], mode: Mode) -> None:
             raise AssertionError(result)
 
 
-def test_the_row_may_be_lost() -> None:
-    """The decision compares the row, so a transaction without one is never decided. Its locks then
-    belong to an absent row, as if it had stopped before it wrote it."""
-    assert lose_one("0-WRITTEN")
+MEMBERS = [(protocol, name) for protocol, kinds in SETS.items() for name in (*kinds, "all")]
 
 
-def test_1_locked_may_be_lost() -> None:
-    """The decision compares it, so it is refused where the step is lost. Nothing else is told by
-    it, except of transactions that have scanned ranges."""
-    assert lose_one("1-LOCKED")
+@pytest.mark.parametrize(("protocol", "name"), MEMBERS)
+def test_each_member_of_the_set_may_be_lost(protocol: ProtocolName, name: str) -> None:
+    """Alone or with all others, in all ways; docs/protocol.md has the argument for each."""
+    kind = SETS[protocol].get(name, is_sent_deferred)
+    assert lose_all_tails(lambda check: check.is_deferred and kind(check), protocol)
 
 
-def test_emptied_tags_may_be_lost() -> None:
-    """A full tag has the timestamp that the empty one had, which is all that readers and writers
-    take from it; fsck empties it again."""
-    assert lose_one("empty tags")
+def test_fsck_empties_tags_again_that_were_lost() -> None:
     world = world_with(is_any(is_empty_tag, is_unlock))
     world.engine().commit(MOVE[0])
     assert world.lose(X) == 2
@@ -190,42 +161,9 @@ def test_emptied_tags_may_be_lost() -> None:
     assert world.values([X, X.lock, X.tag]) == {X: b"1", X.lock: FREE, X.tag: FREE}
 
 
-def test_4_cleaning_may_be_lost() -> None:
-    """All values were put before 3-PUT, which stays, so a helper only cleans and unlocks again."""
-    assert lose_one("4-CLEANING")
-
-
-def test_unlocks_may_be_lost() -> None:
-    """The lock names a transaction that is at 3-PUT or beyond, or was aborted: whoever meets it
-    frees it. The next lock on the key is durable, and makes the unlock durable too."""
-    assert lose_one("unlocks")
-
-
-def test_5_complete_may_be_lost() -> None:
-    """No work was left, and it is done again without effect."""
-    assert lose_one("5-COMPLETE")
-
-
-def test_the_fenced_row_may_be_lost() -> None:
-    """The decision compares the row here as well."""
-    assert lose_one("0-WRITTEN", "fenced")
-
-
-def test_the_fenced_5_complete_may_be_lost() -> None:
-    """Whoever then finishes the row compares the locks, which have moved on."""
-    assert lose_one("5-COMPLETE", "fenced")
-
-
-@both
-def test_any_tail_of_the_whole_set_may_be_lost(protocol: ProtocolName) -> None:
-    """All members together, each log cut anywhere."""
-    assert lose_all_tails(is_sent_deferred, protocol)
-
-
-@both
+@both_protocols
 def test_nothing_else_is_deferred(protocol: ProtocolName) -> None:
-    """By a client that commits, one that aborts, and one that finds what others have left; what
-    else they write is durable when it is acknowledged."""
+    """By a client that commits, one that aborts, and one that finds what others have left."""
     found: set[str] = set()
 
     def note(check: Check) -> bool:
@@ -245,9 +183,6 @@ def test_nothing_else_is_deferred(protocol: ProtocolName) -> None:
     assert found == set(SETS[protocol])
 
 
-# ------------------------------------------------------------------------ what must not be deferred
-
-
 FOREIGN = pytest.raises(AssertionError, match="foreign-")
 """What fsck says to a version that no transaction can have left: it cannot undo it."""
 
@@ -257,15 +192,10 @@ def beside(rule: bool, forbidden: Kind, protocol: ProtocolName = "six-phase") ->
     return world_with(is_any(is_sent_deferred, *[] if rule else [forbidden]), protocol)
 
 
-def both_committed(*results: object) -> bool:
-    return all(isinstance(result, Committed) for result in results)
-
-
-@both
+@both_protocols
 @with_and_without
 def test_locks_are_not_deferred(rule: bool, protocol: ProtocolName) -> None:
-    """T1 has decided, durably, and a lock of it is lost. T2 takes it and replaces what T1 has
-    replaced: a lost update."""
+    """T1 has decided, and a lock of it is lost. T2 takes it: a lost update."""
     world = beside(rule, is_lock, protocol)
     first = Puppet(world, move)
     first.until(asks_for(Status.ASSERTED))
@@ -275,11 +205,10 @@ def test_locks_are_not_deferred(rule: bool, protocol: ProtocolName) -> None:
     assert both_committed(first.finish(), second) is not rule
 
 
-@both
+@both_protocols
 @with_and_without
 def test_the_decision_is_not_deferred(rule: bool, protocol: ProtocolName) -> None:
-    """T1 stops after it has put a half of its values, and its decision is lost: whoever comes next
-    takes it for undecided and aborts it. Half a transaction stays."""
+    """T1 stops after half of its values, and is then taken for undecided: the half stays."""
     world = beside(rule, is_step_to(Status.ASSERTED), protocol)
     half = Fault(frozenset({0, 1}), Reply.CRASH)
     client, _ = world.client(when(finishes(X), half))
@@ -291,11 +220,10 @@ def test_the_decision_is_not_deferred(rule: bool, protocol: ProtocolName) -> Non
     assert (world.values([X, Y]) == {X: b"1", Y: b"0"}) is not rule
 
 
-@both
+@both_protocols
 @with_and_without
 def test_values_are_not_deferred(rule: bool, protocol: ProtocolName) -> None:
-    """A value is lost after its transaction was reported and its row says that all is put: nobody
-    puts it again."""
+    """The row says that all is put: nobody puts a lost value again."""
     world = beside(rule, is_value, protocol)
     assert isinstance(move(world.engine()), Committed)
     world.lose(X)
@@ -303,11 +231,10 @@ def test_values_are_not_deferred(rule: bool, protocol: ProtocolName) -> None:
     assert world.values([X, Y]) == {X: b"1" if rule else b"0", Y: b"1"}
 
 
-@both
+@both_protocols
 @with_and_without
 def test_an_abort_is_not_deferred(rule: bool, protocol: ProtocolName) -> None:
-    """A helper takes T1 for dead, records 6-ABORTING, frees its locks and stops. The status is
-    lost; T2 commits, and T1 decides all the same."""
+    """The status is lost; T2 commits, and T1 decides all the same."""
     world = beside(rule, is_step_to(Status.ABORTING), protocol)
     first = Puppet(world, move)
     first.until(asks_for(Status.ASSERTED))
@@ -320,12 +247,10 @@ def test_an_abort_is_not_deferred(rule: bool, protocol: ProtocolName) -> None:
     assert both_committed(first.finish(), second) is not rule
 
 
-@both
+@both_protocols
 @with_and_without
 def test_poison_is_not_deferred(rule: bool, protocol: ProtocolName) -> None:
-    """The locks of T1 have arrived and its row has not. A helper poisons the row, and is about to
-    free a lock, when the poison is lost; the row arrives, T1 finds that it has all its locks, and
-    decides; the helper frees the lock for T2."""
+    """T1's row arrives after its poison is lost; T1 decides, and a helper frees its lock."""
     world = beside(rule, is_poison, protocol)
     together = writes_and_takes(X)
     locks_alone = Fault(frozenset({1, 2}), Reply.MAYBE_APPLIED)
@@ -347,9 +272,7 @@ def test_poison_is_not_deferred(rule: bool, protocol: ProtocolName) -> None:
 
 @with_and_without
 def test_3_put_is_not_deferred(rule: bool) -> None:
-    """All statuses from 3-PUT on are lost, and the unlocks are not. T2 deletes the key, and a
-    compaction drops its marker. Whoever finds T1 at 2-ASSERTED puts its value again: what was
-    deleted is back. At 3-PUT nobody puts anything."""
+    """Whoever finds T1 at 2-ASSERTED puts its value again: what was deleted is back."""
     world = beside(rule, is_step_to(Status.PUT))
     result = world.engine().commit(*MOVE)
     row = status_key(TRANSACTIONS, result.transaction)
@@ -362,11 +285,10 @@ def test_3_put_is_not_deferred(rule: bool) -> None:
     assert world.values([X]) == {X: None if rule else b"1"}
 
 
-@both
+@both_protocols
 @with_and_without
 def test_the_row_of_a_part_is_not_deferred(rule: bool, protocol: ProtocolName) -> None:
-    """The decision is in the parent's row and counts the parts, whose rows may be in other regions.
-    A part whose row is lost is never put: half a transaction, reported as committed."""
+    """The decision counts parts, whose rows may be in other regions: a lost one is never put."""
     world = beside(rule, is_step_to(Status.PART), protocol)
     client = PartsClient(world.engine())
     parent = client.begin()
@@ -379,10 +301,8 @@ def test_the_row_of_a_part_is_not_deferred(rule: bool, protocol: ProtocolName) -
 
 
 def decide_late(world: PowerWorld, step: Status, *, is_lost: bool) -> list[bool]:
-    """Let a block validate its range; lose its row's last status, if it is deferred; let a key come
-    to the range; let somebody read that and what the block replaces; deliver the step once more.
-    Return what was read, and whether the block commits."""
-    block = Block(world, Z, when(asks_for(step), Fault(late=frozenset({0}))))
+    """Lose the status of a block; let a key come to its range, and be read, and the block go on."""
+    block = Block(world, Z, when(asks_for(step), Fault(late=FIRST)))
     block.until(asks_for(Status.ASSERTED))
     assert world.lose_last(row_of_holder(world, Z)) == is_lost
     put(world, A)
@@ -393,9 +313,7 @@ def decide_late(world: PowerWorld, step: Status, *, is_lost: bool) -> list[bool]
 
 @with_and_without
 def test_the_row_of_a_transaction_that_validates_is_not_deferred(rule: bool) -> None:
-    """A block has validated its range, and its row is lost. A key comes to the range. A reader, who
-    would wait for the block, reads the key and what the block replaces. The row's first write lands
-    once more, and the block decides: no order has all three."""
+    """The row's first write lands once more, and the block decides."""
     world = beside(rule, is_step_to(Status.WRITTEN), "fenced")
     assert (decide_late(world, Status.WRITTEN, is_lost=not rule) == IN_NO_ORDER) is not rule
 

@@ -1,7 +1,4 @@
-"""A small world to break: one store in memory, clients that fail as planned, and what must hold.
-
-Nothing here waits or draws random numbers. Whatever happened in a world, `mend` is how it ends.
-"""
+"""A small world to break: one store in memory, and clients that fail as planned."""
 
 from __future__ import annotations
 
@@ -33,22 +30,17 @@ MOST_ROUNDS = 4
 
 
 def key(row: str, column: str = "v", table: bytes = TABLE) -> Key:
-    """Return a key of the data table, or of another."""
     return Key(row, D, column, table)
 
 
 def in_memory() -> tuple[Store, ManualClock]:
-    """A fresh memory store, and the clock that it takes for the server's."""
     clock = ManualClock()
     return LocalStore(MemoryStore(), clock), clock
 
 
 class World:
-    """One store, and as many clients as one likes.
-
-    one_cell: they speak through a transport whose checked writes carry one cell. protocol: what the
-    transaction table says. opened: gives the store and the clock; the suite on HBase has its own.
-    """
+    """One store, and clients. opened: gives the store and the clock; the suite on HBase has its
+    own."""
 
     opened: ClassVar[Callable[[], tuple[Store, ManualClock]]] = staticmethod(in_memory)
 
@@ -69,8 +61,7 @@ class World:
         store: Store | None = None,
         seed: int | None = None,
     ) -> tuple[Engine, FaultyStore]:
-        """Return a new client and its view of the store; its plan sees calls from here on.
-        Those with the same seed draw the same row keys, which real ones never do."""
+        """Return a new client and its view of the store; its plan sees calls from here on."""
         self._clients += 1
         faulty = FaultyStore(store or self.memory)
         engine = Engine(
@@ -86,46 +77,38 @@ class World:
         return engine, faulty
 
     def engine(self) -> Engine:
-        """Return a new client without faults."""
         return self.client()[0]
 
     def values(self, keys: Collection[Key]) -> dict[Key, bytes | None]:
-        """Return what is stored, without any protocol."""
         cells = self.memory.read(keys)
         return {key: None if (cell := cells[key]) is None else cell.value for key in keys}
 
     def rows(self) -> list[TransactionRow]:
-        """Return all transaction rows, in the order of their keys."""
-        return rows(self.memory)
+        return [decode_row(row) for row in self.memory.scan(TRANSACTIONS) if is_row_key(row.row)]
 
     def leftovers(self) -> dict[Key, Cell]:
-        """Return each lock that is held and each tag that is not empty, in all tables."""
         return leftovers(self.memory)
 
     def mend(self, context: Context | None = None) -> None:
-        """Run fsck until it finds nothing, and look for what it should have found."""
         mend(self.memory, context or self.engine().context)
 
     def collect(self) -> None:
         """Delete the rows of finished transactions, as fsck does after the retention."""
-        context = self.engine().context
-        for finding in check(context, grace_ms=0, retention_ms=0):
-            repair(context, finding)
+        self.fsck(grace_ms=0, retention_ms=0)
         assert not self.rows()
 
-
-def rows(store: Store) -> list[TransactionRow]:
-    """Return all transaction rows, in the order of their keys."""
-    return [decode_row(row) for row in store.scan(TRANSACTIONS) if is_row_key(row.row)]
+    def fsck(self, **options: int) -> None:
+        """Repair once what it finds."""
+        context = self.engine().context
+        for finding in check(context, **options):
+            repair(context, finding)
 
 
 def tables(store: Store) -> list[bytes]:
-    """Return the data tables that there are."""
     return [table for table in (TABLE, LOGS) if store.describe(table) is not None]
 
 
 def leftovers(store: Store) -> dict[Key, Cell]:
-    """Return each lock that is held and each tag that is not empty, in all tables."""
     return {
         key: cell
         for table in (*tables(store), TRANSACTIONS)
@@ -136,7 +119,6 @@ def leftovers(store: Store) -> dict[Key, Cell]:
 
 
 def mend(store: Store, context: Context) -> None:
-    """Run fsck until it finds nothing, and look for what it should have found."""
     for _ in range(MOST_ROUNDS):
         findings = list(check(context, grace_ms=0, scan=tables(store)))
         if not findings:
@@ -154,20 +136,29 @@ def mend(store: Store, context: Context) -> None:
 
 
 def accept(finding: Finding) -> None:
-    """Fail on a finding that nothing in a simulation can be the cause of."""
     assert finding.kind not in (Kind.UNREADABLE, Kind.FOREIGN_CELL, Kind.FOREIGN_VERSION), finding
 
 
-class OneCell:
-    """A transport whose checked writes carry one cell, as Thrift 1 has it: the cells of a check go
-    one after the other on the same condition, the checked cell last."""
+class Wrapper:
+    """A store that passes on what it does not do itself."""
 
     def __init__(self, inner: Store) -> None:
-        self.features = inner.features - {"multi_cell_check", "row_mutations"}
-        self._inner = inner
+        self.features = inner.features
+        self._inner: Any = inner
 
     def __getattr__(self, name: str) -> Any:
         return getattr(self._inner, name)
+
+
+class OneCell(Wrapper):
+    """A transport as Thrift 1: the cells of a check go one after the other, the checked one
+    last."""
+
+    check_and_read = check_then_read
+
+    def __init__(self, inner: Store) -> None:
+        super().__init__(inner)
+        self.features -= {"multi_cell_check", "row_mutations"}
 
     def check_and_put(self, checks: Sequence[Check], *, durable: bool = True) -> list[bool]:
         """Only the first request can fail without effect on the call."""
@@ -182,10 +173,7 @@ class OneCell:
             raise MaybeApplied(str(error)) from error
         return answers
 
-    check_and_read = check_then_read
-
     def _check_and_put(self, check: Check, durable: bool, sent: list[Check]) -> bool:
-        """Send the requests of a check until one is refused; add those that were answered."""
         requests = [check]
         if check.expected is not None:
             requests = [Check(check.key, check.expected, (put,)) for put in check.puts]

@@ -13,7 +13,8 @@ from random import Random
 import pytest
 
 from recovery import fsck
-from tests.simulation.puppets import Puppet, asks_for
+from tests.simulation.calls import asks_for
+from tests.simulation.puppets import Puppet
 from tests.simulation.world import OneCell
 from tests.simulation.world import World as Stage
 from tests.unit.worlds import TABLE, World, X, Y, Z, stopped_at

@@ -8,7 +8,8 @@ from itertools import count
 
 import pytest
 
-from tests.simulation.puppets import Puppet, asks_for
+from tests.simulation.calls import asks_for
+from tests.simulation.puppets import Puppet
 from tests.simulation.world import World as Stage
 from tests.simulation.world import key as stage_key
 from tests.unit.worlds import TABLE, World, X, Y, Z, stopped_at

@@ -13,7 +13,8 @@ import pytest
 from recovery import Kind, LeftAlone, Repaired, check, explain, repair
 from recovery.purge import purge_row
 from recovery.scan import whole_row
-from tests.simulation.puppets import Puppet, asks_for, checks, puts, when
+from tests.simulation.calls import asks_for, checks, puts
+from tests.simulation.puppets import Puppet, when
 from tests.simulation.world import World, key
 from tests.unit.parted import X, Y, Z, make_client, open_rows, row_of, values
 from tests.unit.worlds import POLICY
