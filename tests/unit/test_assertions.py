@@ -59,19 +59,16 @@ CELLS = {A: Cell(b"5", 10), B: Cell(b"50", 20), C: None}
     ],
 )
 def test_holds(assertion: Assertion, expected: bool) -> None:
-    """The one place where a commit is allowed or refused."""
     assert holds(assertion, CELLS) is expected
 
 
 def test_operators_build_the_tree() -> None:
-    """`&`, `|` and `~` are how people write assertions."""
     assert Some(A) & Some(B) == And(Some(A), Some(B))
     assert Some(A) | Some(B) == Or(Some(A), Some(B))
     assert ~Some(A) == Not(Some(A))
 
 
 def test_an_assertion_prints_as_it_is_written() -> None:
-    """The error that names it must be readable, and can be pasted."""
     tree = ~(Some(A) | Exact(B, "1")) & GreaterThan(C, "2")
     assert repr(tree) == f"(~({Some(A)!r} | {Exact(B, '1')!r}) & {GreaterThan(C, '2')!r})"
     assert eval(repr(tree)) == tree
@@ -95,13 +92,11 @@ trees = st.recursive(
 
 @given(trees, trees)
 def test_de_morgan(a: Assertion, b: Assertion) -> None:
-    """The connectives are logic's own, however deep the tree."""
     assert holds(~(a & b), CELLS) is holds(~a | ~b, CELLS)
 
 
 @given(trees)
 def test_binding_keeps_the_tree(tree: Assertion) -> None:
-    """Giving keys their table must change nothing else."""
     moved = bind(tree, lambda key: key._replace(table=b"other"))
     assert {key.table for key in list_keys(moved)} == {b"other"}
     assert bind(moved, lambda key: key._replace(table=b"t")) == tree
@@ -109,7 +104,6 @@ def test_binding_keeps_the_tree(tree: Assertion) -> None:
 
 @given(trees)
 def test_well_formed_trees_are_accepted(tree: Assertion) -> None:
-    """What the operators can build, a commit takes."""
     assert bind(tree, partial(bind_key, table=None)) == tree
 
 
@@ -130,13 +124,11 @@ def test_well_formed_trees_are_accepted(tree: Assertion) -> None:
     ],
 )
 def test_malformed_assertions_are_refused(assertion: object, message: str) -> None:
-    """A typo in an assertion must never become one that holds."""
     with pytest.raises(InvalidRequestError, match=message):
         bind(assertion, partial(bind_key, table=None))
 
 
 def test_bottomless_trees_are_refused() -> None:
-    """They would exhaust the stack of whoever recovers them."""
     tree: Assertion = Some(A)
     for _ in range(MAX_DEPTH):
         tree = Not(tree)
@@ -169,13 +161,11 @@ EVERY = [
 def test_no_part_is_dropped_by_a_word_of_the_language(
     joined: Callable[[Assertion], object], assertion: Assertion
 ) -> None:
-    """`Exact(..) and Some(..)` was the second one alone, and committed what the first forbids."""
     with pytest.raises(TypeError):
         joined(assertion)
 
 
 def test_who_joins_with_words_is_told_what_to_write() -> None:
-    """The mistake is an easy one, and looks right."""
     with pytest.raises(TypeError, match=r"&, \| and ~"):
         _ = Some(A) and Some(B)
 
@@ -184,7 +174,6 @@ def test_who_joins_with_words_is_told_what_to_write() -> None:
 def test_a_chain_is_flat_however_long_it_is(
     join: Callable[[Any, Any], Any], kind: Callable[..., Any]
 ) -> None:
-    """One of more than a hundred was "nested too deeply", which nobody had written."""
     parts = [Exact(Key("r", "d", f"x{number}", "t"), "1") for number in range(1_000)]
     chain = reduce(join, parts)
     assert chain == kind(*parts)
@@ -196,7 +185,6 @@ def test_a_chain_is_flat_however_long_it_is(
 
 
 def test_what_joins_in_another_way_keeps_its_shape() -> None:
-    """`&` binds what `|` does not."""
     a, b, c = (Some(Key(row, "d", "x", "t")) for row in "abc")
     assert (a & b) | c == Or(And(a, b), c)
     assert a & (b | c) == And(a, Or(b, c))

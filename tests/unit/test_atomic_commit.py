@@ -110,9 +110,6 @@ def stored(world: World) -> dict[bytes, bytes | None]:
     return found
 
 
-# ------------------------------------------------------------------------------- the same rows
-
-
 def in_a_block(engine: Engine) -> None:
     with engine.transaction() as t:
         assert len(list(t.scan(stop="y"))) == 1
@@ -148,7 +145,6 @@ WORKS: dict[str, Work] = {
 
 @pytest.mark.parametrize("name", WORKS)
 def test_both_brackets_leave_the_same_rows(name: str) -> None:
-    """Values, locks, tags, and of each status when it was reached: byte for byte."""
     found = []
     for world in (World(), atomically(World())):
         world.engine.commit([Mutation(X, b"1"), Mutation(Y, b"1")])
@@ -160,7 +156,6 @@ def test_both_brackets_leave_the_same_rows(name: str) -> None:
 
 
 def test_it_is_one_call_that_others_see_at_once() -> None:
-    """Nothing of it can be met half done."""
     world = atomically(World())
     done = methods(world, lambda: world.engine.commit([Mutation(X, b"1")]))
     assert done == ["describe", "atomically"]  # the first asks for the family, once
@@ -169,7 +164,6 @@ def test_it_is_one_call_that_others_see_at_once() -> None:
 
 
 def test_a_commit_until_decided_is_complete_then() -> None:
-    """There is nothing left for a thread to do."""
     world = atomically(World())
     assert world.engine.commit([Mutation(X, b"1")], ack="decided").complete
 
@@ -185,7 +179,6 @@ def note_durable(inner: Callable[..., Any], asked: list[bool]) -> Callable[..., 
 def test_the_decision_makes_it_durable_and_an_abort_does_not(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    """One wait for the disk a commit, and none for what changed nothing."""
     store = CountingStore(open_store("memory://", ManualClock()))
     asked: list[bool] = []
     for name in ("check_and_put", "write"):
@@ -202,9 +195,6 @@ def test_the_decision_makes_it_durable_and_an_abort_does_not(
         assert asked and True not in asked
 
 
-# ------------------------------------------------------------------------------- nobody waits
-
-
 def test_a_lock_that_is_met_undoes_it_and_the_steps_follow_one_by_one() -> None:
     """Whoever waits for another's lease in a local transaction would keep all writers out."""
     world = atomically(World())
@@ -218,7 +208,6 @@ def test_a_lock_that_is_met_undoes_it_and_the_steps_follow_one_by_one() -> None:
 
 
 def test_a_lock_in_a_scanned_range_is_met_as_well() -> None:
-    """Its holder is settled one step after the other."""
     world = atomically(World())
     with pytest.raises(ConflictError, match="scanned range"), world.engine.transaction() as t:
         assert not list(t.scan(stop="y"))
@@ -229,7 +218,6 @@ def test_a_lock_in_a_scanned_range_is_met_as_well() -> None:
 
 
 def test_what_is_hopeless_is_told_without_waiting() -> None:
-    """An assertion on a version that was overtaken fails whoever has the lock."""
     world = atomically(World())
     first = world.engine.commit([Mutation(X, b"1")])
     world.engine.commit([Mutation(X, b"2")])
@@ -241,7 +229,6 @@ def test_what_is_hopeless_is_told_without_waiting() -> None:
 
 
 def test_a_clock_is_not_waited_for_in_it() -> None:
-    """A cell that is ahead of the clock is let be caught up with, outside."""
     world = atomically(World())
     world.store.write(
         [Edit(X, b"1", world.clock.wall_ms() + POLICY.skew_ms // 2 + 10)],
@@ -254,7 +241,6 @@ def test_a_clock_is_not_waited_for_in_it() -> None:
 @IN_PHASES
 @pytest.mark.parametrize("rule", [True, False], ids=["with", "without"])
 def test_nobody_waits_in_a_local_transaction(rule: bool, monkeypatch: pytest.MonkeyPatch) -> None:
-    """By construction, whatever a phase may wait for. Else all writers would wait with it."""
     world = atomically(World())
     world.engine.commit([Mutation(X, b"1")])
     kept_out: list[bool] = []
@@ -278,8 +264,6 @@ def test_nobody_waits_in_a_local_transaction(rule: bool, monkeypatch: pytest.Mon
 
 @IN_PHASES
 def test_nothing_foreign_runs_in_it() -> None:
-    """A listener may be slow, or use the store. It hears of each phase once, in order, afterwards,
-    and of the calls of the store."""
     world = World()
     world.engine.commit([Mutation(X, b"1")])
     expected = Counter(type(event) for event in world.events)
@@ -302,11 +286,7 @@ def test_nothing_foreign_runs_in_it() -> None:
     assert world.engine.outcome(holder).value == "aborted"
 
 
-# ---------------------------------------------------------------------------- lost and refused
-
-
 def test_a_lost_end_is_found_out() -> None:
-    """Its rows tell whether it took effect: all of them are there, or none."""
     world = atomically(World())
     world.engine.commit([Mutation(X, b"1")])
     for applied, complete in ((None, True), (NONE, False)):
@@ -324,7 +304,6 @@ def test_a_lost_end_is_found_out() -> None:
 
 
 def test_a_lost_end_that_cannot_be_found_out_is_unknown() -> None:
-    """Then nobody is told that it failed."""
     world = atomically(World())
     world.engine.commit([Mutation(X, b"1")])
     lost = Fault(reply=Reply.MAYBE_APPLIED)
@@ -354,7 +333,6 @@ def test_a_row_that_is_absent_after_a_long_time_tells_nothing() -> None:
 
 
 def test_a_status_that_nobody_knows_is_an_unknown_outcome() -> None:
-    """Of a newer version, for instance."""
     world = atomically(World())
     world.engine.commit([Mutation(X, b"1")])
     world.clock.advance(1)
@@ -374,7 +352,6 @@ def test_a_status_that_nobody_knows_is_an_unknown_outcome() -> None:
 
 
 def test_a_store_that_refuses_for_a_time_is_asked_again() -> None:
-    """As any call of a store is; and nothing was done where it goes on refusing."""
     world = atomically(World())
     world.engine.commit([Mutation(X, b"1")])
     refusal = Fault(applied=NONE, reply=Reply.NOT_APPLIED)
@@ -388,7 +365,6 @@ def test_a_store_that_refuses_for_a_time_is_asked_again() -> None:
 
 
 def test_who_dies_in_it_has_done_nothing() -> None:
-    """Or everything, where it was after the end."""
     for applied, expected in ((NONE, b"1"), (None, b"2")):
         world = atomically(World())
         world.engine.commit([Mutation(X, b"1")])
@@ -404,7 +380,6 @@ def test_who_dies_in_it_has_done_nothing() -> None:
 def test_a_mistake_of_ours_in_it_is_raised_and_nothing_was_done(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    """Also after the decision, which was not sent by then."""
     world = atomically(World())
 
     def fail(context: Context, transactions: Sequence[Any]) -> None:
@@ -417,11 +392,7 @@ def test_a_mistake_of_ours_in_it_is_raised_and_nothing_was_done(
     assert not world.rows()
 
 
-# ------------------------------------------------------------------------------- a table goes
-
-
 def test_where_a_table_is_gone_the_others_go_on() -> None:
-    """Those that need it abort; it was there when the requests were checked."""
     world = Tables()
     atomically(world)
     world.engine.commit(BOTH)
@@ -434,7 +405,6 @@ def test_where_a_table_is_gone_the_others_go_on() -> None:
 
 
 def test_without_the_transaction_table_nothing_is_done() -> None:
-    """The store's error is the caller's."""
     world = Tables()
     atomically(world)
     world.engine.commit(BOTH)
@@ -443,9 +413,6 @@ def test_without_the_transaction_table_nothing_is_done() -> None:
         world.engine.commit([Mutation(Z, b"2")])
     assert isinstance(caught.value.__cause__, TableUnavailable)
     assert world.value(Z) is None
-
-
-# ------------------------------------------------------------------------------------- on disk
 
 
 @pytest.fixture
@@ -466,7 +433,6 @@ def values(engine: Engine) -> list[bytes | None]:
 
 
 def test_a_map_that_is_too_small_in_the_middle_of_a_commit_grows(path: str) -> None:
-    """All of it is undone and done again, with the same row key."""
     engine = opened(path)
     large = [Mutation(key, bytes(FIRST_MAP_SIZE // 4)) for key in (X, Y)]
     assert engine.commit(large).complete
@@ -476,7 +442,6 @@ def test_a_map_that_is_too_small_in_the_middle_of_a_commit_grows(path: str) -> N
 
 
 def test_a_disk_without_room_is_named(path: str) -> None:
-    """What the error has as its cause, who prints it does not see."""
     engine = opened(path)
     engine.commit([Mutation(X, b"0")])
     limits = resource.getrlimit(resource.RLIMIT_FSIZE)
@@ -493,7 +458,6 @@ def test_a_disk_without_room_is_named(path: str) -> None:
 
 @pytest.mark.parametrize("scheme", ["memory://", "embedded://"])
 def test_a_process_without_free_descriptors_writes_nothing(scheme: str, path: str) -> None:
-    """The first commit reads a file of the kernel's, and each one of LMDB opens a lock file."""
     uri = scheme if scheme == "memory://" else scheme + path
     key, limits, held = Key("r", "d", "c", "t"), resource.getrlimit(resource.RLIMIT_NOFILE), []
     _find_boot.cache_clear()
@@ -515,7 +479,6 @@ def test_a_process_without_free_descriptors_writes_nothing(scheme: str, path: st
 
 
 def test_a_full_disk_is_called_so(path: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    """LMDB calls a write that came to less than was asked for an input/output error."""
     error = lmdb_module.lmdb.Error("mdb_txn_commit: Input/output error")
     assert lmdb_module.find_reason("/", error) == str(error)
     full = SimpleNamespace(f_bavail=1, f_frsize=4_096)
@@ -557,7 +520,6 @@ class FailingEnd:
 def test_an_error_of_the_disk_at_its_end_is_settled(
     path: str, applied: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """LMDB's transaction is there or not, and its row tells."""
     engine = opened(path)
     engine.commit([Mutation(X, b"1"), Mutation(Y, b"1")])
     end = FailingEnd(monkeypatch, applied=applied)
@@ -575,7 +537,7 @@ def test_an_error_of_the_disk_at_its_end_is_settled(
 def test_a_disk_that_goes_on_failing_leaves_it_unknown(
     path: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """What was not flushed may be undone by a power failure: nobody is told that it lasts."""
+    """What was not flushed may be undone by a power failure."""
     engine = opened(path, "")
     engine.commit([Mutation(X, b"1")])
     end = FailingEnd(monkeypatch, applied=True, times=1_000)
@@ -587,7 +549,6 @@ def test_a_disk_that_goes_on_failing_leaves_it_unknown(
 
 
 def test_a_commit_waits_for_the_disk_once(path: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    """One local transaction, whose data pages are flushed as it ends, and then its meta page."""
     engine = opened(path, "")
     engine.commit([Mutation(X, b"1")])
     steps: list[str] = []
@@ -608,7 +569,6 @@ def test_a_commit_waits_for_the_disk_once(path: str, monkeypatch: pytest.MonkeyP
 
 
 def test_a_child_that_is_forked_in_it_commits_nothing(path: str) -> None:
-    """The transaction is its parent's."""
     calls = [0]
 
     class Forking(ManualClock):
@@ -639,9 +599,6 @@ def test_a_child_that_is_forked_in_it_commits_nothing(path: str) -> None:
     assert values(engine)[0] == b"2"
     assert len(list(engine.context.store.scan(b"txn"))) == 3  # and the name of the protocol
     engine.close()
-
-
-# ------------------------------------------------------------------------- what is done together
 
 
 def ordered_put(store: LmdbStore, key: bytes, value: bytes, *, durable: bool = False) -> None:
@@ -681,7 +638,6 @@ def test_an_error_in_a_local_transaction_undoes_all_of_it(
 
 
 def test_what_is_gathered_is_seen_by_every_way_of_reading(path: str) -> None:
-    """In a local transaction of several calls, each sees what those before it did."""
     store = LmdbStore(path, sync=False)
     ordered_put(store, b"a", b"0")
     seen: list[object] = []
@@ -707,7 +663,6 @@ def test_what_is_gathered_is_seen_by_every_way_of_reading(path: str) -> None:
 
 
 def test_what_is_done_together_within_it_is_a_part_of_it(path: str) -> None:
-    """The steps after the decision are done together by themselves, too."""
     store = LmdbStore(path, sync=False)
 
     def work() -> None:
@@ -725,7 +680,6 @@ def test_what_is_done_together_within_it_is_a_part_of_it(path: str) -> None:
 def test_it_is_durable_if_one_of_its_calls_is(
     path: str, durable: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """And the calls after that one change nothing of it."""
     store = LmdbStore(path)
     steps: list[object] = []
     inner = lmdb_module._Shared._apply

@@ -24,7 +24,6 @@ from txn.testing.faulty import Call, Fault, FaultyStore
 
 
 def test_all_cells_get_one_timestamp_and_nothing_stays_locked() -> None:
-    """The timestamp is the transaction's; locks and tags are empty when it is over."""
     world = World()
     world.put(Y, b"old")
     done = world.engine.commit([Mutation(X, b"1"), Delete(Y)], [Some(Y)])
@@ -37,7 +36,6 @@ def test_all_cells_get_one_timestamp_and_nothing_stays_locked() -> None:
 
 
 def test_every_phase_is_in_the_row_with_its_time() -> None:
-    """A person must be able to see where the time went."""
     world = World()
     done = world.engine.commit([Mutation(X, b"1")])
     (row,) = world.rows()
@@ -47,7 +45,6 @@ def test_every_phase_is_in_the_row_with_its_time() -> None:
 
 
 def test_an_aborted_row_says_why() -> None:
-    """The reason is for people; it names the assertion and what was seen, as the commands do."""
     world = World()
     world.put(X, b"1")
     with pytest.raises(AssertionFailedError) as caught:
@@ -62,7 +59,6 @@ def test_an_aborted_row_says_why() -> None:
 
 
 def test_assertions_alone_are_a_transaction() -> None:
-    """It proves that all of them held at one instant."""
     world = World()
     world.put(X, b"1")
     assert world.engine.commit([], [Exact(X, b"1"), ~Some(Y)]).complete
@@ -91,7 +87,6 @@ def test_a_cell_from_the_future_is_refused() -> None:
 
 
 def test_commits_go_above_what_another_clock_has_left_in_the_future() -> None:
-    """As of a server whose clock was a day ahead: the other key's lock is of the right time."""
     world = World()
     ahead_ms = world.clock.wall_ms() + 24 * 3_600_000
     world.store.write([Edit(X, b"1", ahead_ms)])
@@ -111,7 +106,6 @@ def test_a_cell_that_outruns_the_clock_is_waited_for() -> None:
 
 
 def test_versions_are_compared_under_the_locks() -> None:
-    """An optimistic client asserts what it has read."""
     world = World()
     first = world.engine.commit([Mutation(X, b"1")])
     world.engine.commit([Mutation(X, b"2")], [Version(X, first.timestamp), Version(Y, None)])
@@ -121,7 +115,6 @@ def test_versions_are_compared_under_the_locks() -> None:
 
 
 def test_many_transactions_fail_and_commit_each_for_itself() -> None:
-    """One false assertion in a batch is nobody else's business."""
     world = World()
     results = world.engine.commit_many(
         [([Mutation(X, b"1")], []), ([Mutation(Y, b"1")], [Some(Z)]), ([Mutation(Z, b"1")], [])]
@@ -133,7 +126,6 @@ def test_many_transactions_fail_and_commit_each_for_itself() -> None:
 
 
 def test_transactions_of_a_batch_that_share_a_key_happen_in_order() -> None:
-    """A partition of a Spark job may touch one account twice."""
     world = World()
     results = world.engine.commit_many(
         [
@@ -147,7 +139,6 @@ def test_transactions_of_a_batch_that_share_a_key_happen_in_order() -> None:
 
 
 def test_a_batch_with_one_bad_request_writes_nothing() -> None:
-    """Bad input is told before anything is written, and which one it is."""
     world = World()
     good, bad = ([Mutation(X, b"1")], []), ([Mutation(Key("a", "d", "x_lock"), b"1")], [])
     for wrong in (bad, [Mutation(X, b"1")], ([],)):
@@ -157,7 +148,6 @@ def test_a_batch_with_one_bad_request_writes_nothing() -> None:
 
 
 def test_an_empty_batch_is_no_work() -> None:
-    """The last batch of a partition may be empty."""
     world = World()
     assert world.engine.commit_many([]) == []
     # Those which made the transaction table, looked for locks in tables, and named the protocol.
@@ -172,7 +162,6 @@ def test_an_empty_batch_is_no_work() -> None:
     ],
 )
 def test_unknown_tables_and_families_are_named(key: Key, message: str) -> None:
-    """Before anything is written, so that nothing is left to repair."""
     world = World()
     with pytest.raises(InvalidRequestError, match=message):
         world.engine.commit([Mutation(X, b"1"), Mutation(key, b"1")])
@@ -183,8 +172,6 @@ def test_unknown_tables_and_families_are_named(key: Key, message: str) -> None:
 
 @pytest.mark.parametrize("name", ["transaction.1", "once.token", "doctor"])
 def test_no_transaction_touches_the_transaction_table(name: str) -> None:
-    """Its rows say what is committed, and its markers what may not happen again: nobody writes them
-    but the protocol. An assertion takes a lock there, so it writes as well."""
     world = World()
     key = Key(name, FAMILY, "status", "txn")
     asserts = ([Mutation(X, b"1")], [~(Some(X) | Some(key))])
@@ -199,7 +186,6 @@ def test_no_transaction_touches_the_transaction_table(name: str) -> None:
 
 
 def test_a_family_with_a_ttl_is_refused() -> None:
-    """Its locks would expire under their holders."""
     world = World()
     world.store.ensure_table(b"short", {b"d": Family(ttl_ms=60_000)})
     with pytest.raises(InvalidRequestError, match="TTL"):
@@ -207,7 +193,6 @@ def test_a_family_with_a_ttl_is_refused() -> None:
 
 
 def test_a_repeat_answers_with_the_first_result() -> None:
-    """Whoever repeats it, and though its own assertion fails by now because of itself."""
     world = World()
     first = world.engine.commit([Mutation(X, b"1")], [~Some(X)], once="job/7")
     again = world.client(seed=2).commit([Mutation(X, b"1")], [~Some(X)], once="job/7")
@@ -216,7 +201,6 @@ def test_a_repeat_answers_with_the_first_result() -> None:
 
 
 def test_a_failed_assertion_is_no_repeat() -> None:
-    """The token is used up by a commit only."""
     world = World()
     with pytest.raises(AssertionFailedError):
         world.engine.commit([Mutation(X, b"1")], [Some(Y)], once="job/7")
@@ -225,7 +209,6 @@ def test_a_failed_assertion_is_no_repeat() -> None:
 
 
 def test_one_token_twice_in_a_batch_commits_once() -> None:
-    """The marker is a key like any other, and orders the two."""
     world = World()
     request = Request((Mutation(X, b"1"),), (~Some(X),), once=b"t")
     first, second = world.engine.commit_many([request, request])
@@ -235,7 +218,6 @@ def test_one_token_twice_in_a_batch_commits_once() -> None:
 
 
 def test_the_phases_are_told_to_the_watch_in_order() -> None:
-    """Progress bars and metrics are built on it."""
     world = World()
     world.engine.commit([Mutation(X, b"1")])
     done = [e.name for e in world.events if isinstance(e, Phase) and e.outcome == "done"]
@@ -252,7 +234,6 @@ def test_a_store_without_multi_cell_checks_gets_no_times() -> None:
 
 
 def test_the_marker_is_asserted_before_all_else() -> None:
-    """See `with_marker`; this is what makes a repeat recognisable."""
     world = World()
     world.engine.commit([Mutation(X, b"1")], once="t")
     marker = Key("once.t", FAMILY, "done", "txn")
@@ -263,7 +244,6 @@ def test_the_marker_is_asserted_before_all_else() -> None:
 
 
 def test_tables_are_told_apart() -> None:
-    """The same row, family and column in two tables are two keys."""
     world = World()
     world.engine.ensure_table("other", ["d"])
     there = X._replace(table=b"other")
@@ -273,8 +253,6 @@ def test_tables_are_told_apart() -> None:
 
 
 def test_a_read_before_the_step_that_it_travels_with_is_used() -> None:
-    """Over a network the read of the cells and the step to 1-LOCKED cost one wait, not two. A
-    server may run the read first."""
     world = World()
     world.faults.reads_early = lambda: True
     calls: list[Call] = []

@@ -35,7 +35,6 @@ from txn.testing.faulty import Call, Crash, Fault, Reply
 
 @pytest.mark.parametrize("applied", [None, frozenset()], ids=["1-LOCKED", "0-WRITTEN"])
 def test_an_undecided_holder_is_aborted_after_its_lease(applied: frozenset[int] | None) -> None:
-    """Nobody waits for the dead for longer than that, and not less for the living."""
     world = World()
     after_status(world, Status.LOCKED, Fault(applied, Reply.CRASH))
     with pytest.raises(Crash):
@@ -49,7 +48,6 @@ def test_an_undecided_holder_is_aborted_after_its_lease(applied: frozenset[int] 
 
 @pytest.mark.parametrize("status", [Status.ASSERTED, Status.PUT, Status.CLEANING])
 def test_a_decided_holder_is_finished_by_whoever_waits(status: Status) -> None:
-    """It is committed: its value must be seen by the assertion of whoever comes next."""
     world = World()
     holder = stopped_at(world, status)
     world.engine.commit([Mutation(X, b"3")], [Exact(X, b"2")])
@@ -60,8 +58,7 @@ def test_a_decided_holder_is_finished_by_whoever_waits(status: Status) -> None:
 
 
 def test_an_aborting_holder_is_released_after_a_moment() -> None:
-    """Its owner is most likely at it: under contention a crowd of helpers would only be in its way.
-    Nobody waits for a lease."""
+    """Its owner is most likely at it. Nobody waits for a lease."""
     world = World()
     world.put(X, b"1")
     after_status(world, Status.ABORTING, Fault(reply=Reply.CRASH))
@@ -73,7 +70,6 @@ def test_an_aborting_holder_is_released_after_a_moment() -> None:
 
 
 def test_a_late_lock_of_a_finished_transaction_is_freed() -> None:
-    """It can never decide again, so its lock protects nothing, and nobody waits for it."""
     world = World()
     holder = ghost(world, Status.COMPLETE)
     began = world.clock.monotonic_ms()
@@ -95,7 +91,6 @@ def test_debris_holds_nothing(name: bytes) -> None:
 
 
 def test_a_decided_row_that_does_not_decode_keeps_its_locks() -> None:
-    """Nobody can know what it decided; freeing its lock would lose half of a commit."""
     world = World()
     holder = stopped_at(world, Status.ASSERTED)
     world.store.write([Edit(column(b"txn", holder, b"plan"), b"junk", world.clock.wall_ms())])
@@ -105,7 +100,6 @@ def test_a_decided_row_that_does_not_decode_keeps_its_locks() -> None:
 
 
 def test_an_undecided_row_that_does_not_decode_is_aborted() -> None:
-    """Aborting is always safe, and its locks are freed as they are met."""
     world = World()
     holder = stopped_at(world, Status.LOCKED)
     world.store.write([Edit(column(b"txn", holder, b"buffer"), b"junk", world.clock.wall_ms())])
@@ -115,7 +109,6 @@ def test_an_undecided_row_that_does_not_decode_is_aborted() -> None:
 
 
 def test_a_conflict_is_told_to_the_watch() -> None:
-    """Jobs count conflicts, and their owner sees who is in whose way."""
     world = World()
     holder = stopped_at(world, Status.ASSERTED)
     world.engine.commit([Mutation(X, b"3")])
@@ -124,7 +117,6 @@ def test_a_conflict_is_told_to_the_watch() -> None:
 
 
 def test_waiting_ends_at_the_deadline() -> None:
-    """A holder that beats for ever must not keep others for ever."""
     world = World()
     holder = stopped_at(world, Status.LOCKED)
     heartbeat = column(b"txn", holder, b"beat")
@@ -144,7 +136,6 @@ def test_waiting_ends_at_the_deadline() -> None:
 
 
 def test_whoever_waits_beats() -> None:
-    """Or the next in line takes it for dead, and a hot key ends in endless aborts."""
     world = World()
     stopped_at(world, Status.LOCKED, key=Y)
     waiting = world.client(seed=2)
@@ -154,7 +145,6 @@ def test_whoever_waits_beats() -> None:
 
 
 def test_a_waiting_owner_that_was_aborted_leaves_and_tries_again() -> None:
-    """It sees so when it beats, and releases what it holds."""
     world = World()
     holder = stopped_at(world, Status.LOCKED, key=Y)
     aborted: list[bytes] = []
@@ -178,7 +168,6 @@ def test_a_waiting_owner_that_was_aborted_leaves_and_tries_again() -> None:
 def test_a_lock_that_goes_between_request_and_look_is_asked_for_again(
     lock: Callable[..., object],
 ) -> None:
-    """A "no" whose lock is free when looked at is nobody's conflict."""
     world = World()
     context = world.engine.context
     t = world.begun(Mutation(X, b"1"))
@@ -215,8 +204,6 @@ def test_a_lock_that_is_lost_before_the_look_aborts() -> None:
 
 @pytest.mark.parametrize("early", [False, True])
 def test_a_slow_attempt_aborts_at_its_deadline(early: bool) -> None:
-    """The caller was promised an answer by then; a commit after it would surprise. Also where the
-    cells are read beside the step to 1-LOCKED."""
     world = World()
     world.faults.reads_early = lambda: early
 
@@ -274,7 +261,6 @@ def test_a_helper_may_step_past_3_put_meanwhile() -> None:
 
 
 def test_a_decided_row_without_its_plan_keeps_its_locks() -> None:
-    """Nothing is damaged, and yet nobody can know what it decided."""
     world = World()
     holder = stopped_at(world, Status.ASSERTED)
     world.store.write([Edit(column(b"txn", holder, b"plan"), None, world.clock.wall_ms() + 1)])
@@ -284,7 +270,6 @@ def test_a_decided_row_without_its_plan_keeps_its_locks() -> None:
 
 
 def test_a_status_of_a_newer_version_stops_the_owner() -> None:
-    """It says what it saw; what that means nobody here can know."""
     world = World()
 
     def rewrite(call: Call) -> Fault:

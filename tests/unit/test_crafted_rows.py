@@ -89,7 +89,6 @@ def run(monkeypatch: pytest.MonkeyPatch, *arguments: str) -> object:
 def test_commands_name_each_row_and_go_on(
     world: World, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """One such row would else hide all others, and could not even be deleted."""
     crafted = [craft(world, *each) for each in enumerate(CRAFTED.values(), 0xABCDEF)]
     stopped_at(world, Status.LOCKED)
     convert = f"convert fenced --scan {TABLE.decode()}"
@@ -106,7 +105,6 @@ def test_commands_name_each_row_and_go_on(
 
 
 def test_the_console_shows_them(world: World) -> None:
-    """People look there first."""
     row_key = craft(world, 7, CRAFTED["not"])
     with serve_here(world.engine.context) as url:
         for page in ("s", "s.csv", "s.json", f"?id={row_key}"):
@@ -116,7 +114,6 @@ def test_the_console_shows_them(world: World) -> None:
 
 @pytest.mark.parametrize("content", CRAFTED.values(), ids=CRAFTED)
 def test_reads_and_commits_of_its_keys_are_refused(content: list[Any]) -> None:
-    """Its outcome cannot be known. Other keys are read and written as ever."""
     world = World()
     world.engine.commit([Mutation(Z, b"old"), Mutation(Y, b"old")])
     row_key, engine = craft(world, 7, content), world.client(seed=5)

@@ -34,7 +34,6 @@ from txn.testing.faulty import Crash, Fault, Reply
 
 
 def test_outcomes() -> None:
-    """The answer to CommitOutcomeUnknown, at whatever time it is asked."""
     world = World()
     undecided = stopped_at(world, Status.LOCKED, key=X)
     decided = stopped_at(world, Status.ASSERTED, key=Y)
@@ -58,7 +57,6 @@ def test_an_absent_row_is_unknown_and_never_aborted() -> None:
 
 
 def test_decided_is_acknowledged_before_it_is_complete() -> None:
-    """The caller waits for the commit point only; the rest is done behind its back."""
     world = World()
     done = world.engine.commit([Mutation(X, b"1")], ack="decided")
     assert not done.complete
@@ -68,7 +66,6 @@ def test_decided_is_acknowledged_before_it_is_complete() -> None:
 
 
 def test_close_finishes_what_was_acknowledged() -> None:
-    """A program that ends right after its last commit leaves nothing to repair."""
     store = open_store("memory://left")
     with Engine(store, table="data") as engine:
         engine.ensure_table("data", ["d"])
@@ -80,7 +77,6 @@ def test_close_finishes_what_was_acknowledged() -> None:
 
 
 def test_a_finisher_that_dies_leaves_decided_rows() -> None:
-    """The background is no different from any other client."""
     world = World()
     down = Fault(applied=frozenset(), reply=Reply.NOT_APPLIED)
     world.faults.plan = lambda call: (
@@ -92,7 +88,6 @@ def test_a_finisher_that_dies_leaves_decided_rows() -> None:
 
 
 def test_too_many_unfinished_are_waited_for() -> None:
-    """A client that commits faster than it finishes must not fill its memory."""
     world = World(policy=Policy(background_commits=1))
     requests = [Request((Mutation(key, b"1"),)) for key in (X, Y)]
     world.engine.commit_many(requests, ack="decided")
@@ -102,7 +97,6 @@ def test_too_many_unfinished_are_waited_for() -> None:
 def test_flush_waits_for_what_was_there_and_not_for_what_goes_on_coming(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    """Other threads may commit without end."""
     world = World()
     finisher = world.engine._backend._finisher  # type: ignore[attr-defined]
     done = []
@@ -121,8 +115,6 @@ def test_flush_waits_for_what_was_there_and_not_for_what_goes_on_coming(
 
 
 def test_without_a_thread_to_spare_the_caller_finishes(monkeypatch: pytest.MonkeyPatch) -> None:
-    """A program that is ending gets no new threads, and its commits are whole all the same."""
-
     def refuse(thread: threading.Thread) -> None:
         raise RuntimeError("can't start new thread")
 
@@ -133,7 +125,6 @@ def test_without_a_thread_to_spare_the_caller_finishes(monkeypatch: pytest.Monke
 
 
 def test_those_of_a_call_that_share_a_lock_go_in_the_order_given() -> None:
-    """They must not be in each other's way, nor wait for what is not in theirs."""
     world = World()
 
     def wanted(*names: str) -> PendingCommit:
@@ -160,7 +151,6 @@ def test_those_of_a_call_that_share_a_lock_go_in_the_order_given() -> None:
 
 
 def test_rows_are_spread_over_buckets() -> None:
-    """One region must not take every transaction's writes."""
     engine = connect("memory://", table="data", salt_buckets=10)
     engine.ensure_table("data", ["d"])
     keys = [Key(f"r{number}", "d", "x") for number in range(50)]
@@ -172,7 +162,6 @@ def test_rows_are_spread_over_buckets() -> None:
 
 
 def test_an_engine_that_cannot_be_opened_leaves_no_store_open(tmp_path: Path) -> None:
-    """A service that tries again would run out of connections."""
     path = tmp_path / "store"
     with pytest.raises(InvalidRequestError):
         connect(f"embedded://{path}", salt_buckets=0)
@@ -181,20 +170,17 @@ def test_an_engine_that_cannot_be_opened_leaves_no_store_open(tmp_path: Path) ->
 
 @pytest.mark.parametrize("salt_buckets", [0, 101])
 def test_impossible_buckets_are_refused(salt_buckets: int) -> None:
-    """Their prefix has two digits."""
     with pytest.raises(InvalidRequestError, match="salt_buckets must be 1 to 100"):
         connect("memory://", salt_buckets=salt_buckets)
 
 
 def test_impossible_policies_are_refused() -> None:
-    """A deadline of zero would abort everything, quietly."""
     with pytest.raises(InvalidRequestError, match="deadline_ms=0"):
         Policy(deadline_ms=0)
 
 
 @pytest.mark.parametrize("deadline_ms", [10**12 + 1, -(2**63)])
 def test_a_bound_is_one_that_a_server_can_be_told(deadline_ms: int) -> None:
-    """It goes over the wire in 64 bits, together with others' requests."""
     engine = World().engine
     with pytest.raises(InvalidRequestError, match="deadline_ms must be at most"):
         engine.commit([Mutation(X, b"1")], deadline_ms=deadline_ms)
@@ -204,7 +190,6 @@ def test_a_bound_is_one_that_a_server_can_be_told(deadline_ms: int) -> None:
 
 @pytest.mark.parametrize("deadline_ms", ["60", 1.5, True])
 def test_a_bound_is_a_whole_number_of_ms(deadline_ms: object) -> None:
-    """Seconds as a text would be found out when the first lock is in the way."""
     with pytest.raises(InvalidRequestError, match="deadline_ms must be a whole number"):
         Policy(deadline_ms=deadline_ms)  # type: ignore[arg-type]
     engine = World().engine
@@ -215,14 +200,12 @@ def test_a_bound_is_a_whole_number_of_ms(deadline_ms: object) -> None:
 
 
 def test_many_commits_have_a_bound_each() -> None:
-    """One for all of them, as other calls have it, was a TypeError that named nothing."""
     wanted: list[Any] = [([Mutation(X, b"1")], [])]
     with pytest.raises(InvalidRequestError, match=r"deadline_ms must be a list.* given=1000"):
         World().engine.commit_many(wanted, deadline_ms=1_000)  # type: ignore[arg-type]
 
 
 def test_an_unknown_acknowledgement_is_refused_before_anything_is_written() -> None:
-    """It was taken for "decided"."""
     world = World()
     before, wanted = world.keys_kept(), [Mutation(X, b"1")]
     calls: list[Callable[[Any], object]] = [
@@ -238,7 +221,6 @@ def test_an_unknown_acknowledgement_is_refused_before_anything_is_written() -> N
 
 
 def test_an_unknown_acknowledgement_is_not_sent_to_a_server() -> None:
-    """It was a KeyError there."""
     wrong: Any = "done"
     with Engine.over(connect_server("txn://127.0.0.1:1"), "t") as engine:
         with pytest.raises(InvalidRequestError, match="ack is none of"):
@@ -249,13 +231,11 @@ def test_an_unknown_acknowledgement_is_not_sent_to_a_server() -> None:
 
 @pytest.mark.parametrize("given", [[[], []], (), None, (None, []), ([], None)])
 def test_what_is_no_request_is_refused_with_its_place(given: Any) -> None:
-    """A generator of requests is a long way from where they are committed."""
     with pytest.raises(InvalidRequestError, match="request=1"):
         World().engine.commit_many([([Mutation(X, b"1")], []), given])
 
 
 def test_a_crash_before_the_first_status_leaves_nothing() -> None:
-    """Nothing is locked before the row is there."""
     world = World()
     after_status(world, Status.WRITTEN, Fault(applied=frozenset(), reply=Reply.CRASH))
     with pytest.raises(Crash):
@@ -264,7 +244,6 @@ def test_a_crash_before_the_first_status_leaves_nothing() -> None:
 
 
 def test_sightings_are_forgotten_when_there_are_too_many(monkeypatch: pytest.MonkeyPatch) -> None:
-    """A client that lives for months meets many holders."""
     monkeypatch.setattr("txn.protocol.recovery.REMEMBERED", 1)
     world = World()
     first = stopped_at(world, Status.LOCKED, key=X)
@@ -279,7 +258,6 @@ def test_sightings_are_forgotten_when_there_are_too_many(monkeypatch: pytest.Mon
 
 
 def test_a_roll_forward_that_outgrows_the_store_starts_again(tmp_path: Path) -> None:
-    """The embedded store rolls forward in one local transaction, and its map starts small."""
     value = bytes([7]) * 9_000_000
     with connect(f"embedded://{tmp_path}/store?sync=off", table="data") as engine:
         engine.ensure_table("data", ["d"])
@@ -337,7 +315,6 @@ BLOCKS: list[Callable[[Any], object]] = [
 
 @pytest.mark.parametrize("block", BLOCKS)
 def test_a_block_that_would_run_later_is_refused(block: Callable[[Any], object]) -> None:
-    """Nothing was written, and nothing said so."""
     world = World()
 
     def both(t: OptimisticTransaction) -> object:
@@ -352,7 +329,6 @@ def test_a_block_that_would_run_later_is_refused(block: Callable[[Any], object])
 
 @pytest.mark.parametrize("scheme", ["txn", "hbase", "hbase+thrift2"])
 def test_connecting_without_a_server_ends_by_the_deadline(scheme: str) -> None:
-    """It took 30 s, or succeeded, and the first commit failed."""
     policy = None if scheme == "txn" else Policy(deadline_ms=100)
     began = time.monotonic()
     with pytest.raises(NotApplied, match=r"127\.0\.0\.1:1"):
@@ -361,7 +337,6 @@ def test_connecting_without_a_server_ends_by_the_deadline(scheme: str) -> None:
 
 
 def test_a_server_that_does_not_answer_is_given_up_at_the_deadline() -> None:
-    """The policy's: a server has its own, but not for how long others wait for it."""
     with socket.create_server(("127.0.0.1", 0)) as silent:
         began = time.monotonic()
         with pytest.raises(TxnError):
@@ -373,7 +348,6 @@ def test_a_server_that_does_not_answer_is_given_up_at_the_deadline() -> None:
 
 
 def test_an_engine_shows_what_it_is_and_no_secret() -> None:
-    """It is the first thing that a person looks at."""
     with connect("memory://shown", table="t", protocol="fenced") as engine:
         facts = "memory://shown table=b't' transactions=b'txn' protocol='fenced'"
         assert repr(engine) == f"<Engine {facts}>"
@@ -382,19 +356,16 @@ def test_an_engine_shows_what_it_is_and_no_secret() -> None:
 
 
 def test_the_version_is_that_of_the_distribution() -> None:
-    """It is asked for in bug reports."""
     assert txn.__version__ == version("hbase-txn")
     with pytest.raises(AttributeError, match="no attribute 'versions'"):
         txn.versions  # type: ignore[attr-defined]  # noqa: B018
 
 
 def test_the_public_names_are_there() -> None:
-    """`from txn import ...` is the whole interface of a program."""
     for name in txn.__all__:
         assert getattr(txn, name) is not None
     assert list(txn.__all__) == sorted(txn.__all__)
 
 
 def test_type_information_is_shipped() -> None:
-    """Type checkers ignore a package without the marker."""
     assert (Path(txn.__file__).parent / "py.typed").exists()

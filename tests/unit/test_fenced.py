@@ -113,9 +113,6 @@ def commit(engine: Engine, *args: object) -> object:
     return engine.commit_many([args])[0]  # type: ignore[list-item]
 
 
-# --------------------------------------------------------------------------------- requests
-
-
 def counted(requests: int) -> CountingStore:
     store = CountingStore(FaultyStore(open_store("memory://", ManualClock())))
     store.ensure_table(TABLE, {b"d": Family()})
@@ -134,7 +131,6 @@ def counted(requests: int) -> CountingStore:
 
 @pytest.mark.parametrize("requests", [1, 5])
 def test_a_transfer_makes_five_requests_however_many_there_are(requests: int) -> None:
-    """That is what this protocol is for: a lock for each row, and one cell compared to decide."""
     trace = [call for call in counted(requests).trace if call.items]
     made = [(call.method, len(call.items)) for call in trace]
     assert [method for method, _ in made] == [
@@ -151,7 +147,6 @@ def test_a_transfer_makes_five_requests_however_many_there_are(requests: int) ->
 
 
 def test_columns_of_one_row_share_a_lock() -> None:
-    """Twelve columns cost what one costs."""
     world = fenced_world()
     columns = [X._replace(column=b"c%d" % i) for i in range(12)]
     asked: list[int] = []
@@ -163,7 +158,6 @@ def test_columns_of_one_row_share_a_lock() -> None:
 
 
 def test_a_false_assertion_writes_nothing() -> None:
-    """Not even a transaction row: one request tells."""
     world = fenced_world()
     calls = world.faults.calls
     with pytest.raises(AssertionFailedError):
@@ -172,7 +166,6 @@ def test_a_false_assertion_writes_nothing() -> None:
 
 
 def test_a_false_assertion_of_two_rows_costs_a_second_look() -> None:
-    """Its rows were read one after the other: only what stands still proves anything."""
     world = fenced_world()
     calls = world.faults.calls
     with pytest.raises(AssertionFailedError):
@@ -192,11 +185,7 @@ def test_an_overtaken_version_is_told_at_once_though_a_lock_is_held() -> None:
     assert (world.clock.monotonic_ms(), world.faults.calls) == (began_ms, calls + 1)
 
 
-# ------------------------------------------------------------------------------- contention
-
-
 def test_a_write_that_loses_a_race_goes_on_in_the_same_attempt() -> None:
-    """Nothing was asserted of the row, so that somebody else has been there is no matter."""
     world = fenced_world(IMPATIENT)
     before(world, locks, lambda: other(world, Mutation(X, b"1")))
     world.engine.commit([Mutation(X, b"2")])
@@ -205,8 +194,7 @@ def test_a_write_that_loses_a_race_goes_on_in_the_same_attempt() -> None:
 
 
 def test_a_lock_that_is_refused_and_found_free_is_asked_for_again() -> None:
-    """The server was behind when it was asked, or when it was read. The first request may still be
-    granted, so that the lock counts as one that may have to be released."""
+    """The first request may still be granted, so that the lock may have to be released."""
     world = fenced_world(IMPATIENT)
     free = world.cell(LOCK)
     assert free is not None
@@ -230,7 +218,6 @@ def test_a_lock_that_is_refused_and_found_free_is_asked_for_again() -> None:
 
 
 def test_a_write_that_loses_a_race_keeps_its_other_locks() -> None:
-    """Else who has many rows would never get them all."""
     world = fenced_world(IMPATIENT)
     before(world, locks, lambda: other(world, Mutation(X, b"1")))
     world.engine.commit([Mutation(X, b"2"), Mutation(Y, b"2")])
@@ -238,7 +225,6 @@ def test_a_write_that_loses_a_race_keeps_its_other_locks() -> None:
 
 
 def test_a_write_that_loses_every_race_is_a_conflict() -> None:
-    """It does not go on for ever; the next attempt waits in order."""
     world = fenced_world(IMPATIENT)
     before(world, locks, lambda: other(world, Mutation(X, b"1")), times=fenced.MAX_REQUESTS + 1)
     with pytest.raises(ConflictError, match="key is locked"):
@@ -247,7 +233,6 @@ def test_a_write_that_loses_every_race_is_a_conflict() -> None:
 
 
 def test_a_version_that_was_overtaken_before_its_lock_fails() -> None:
-    """Read again, it is evaluated again."""
     world = fenced_world(IMPATIENT)
     cell = world.cell(X)
     before(world, locks, lambda: other(world, Mutation(X, b"1")))
@@ -257,7 +242,6 @@ def test_a_version_that_was_overtaken_before_its_lock_fails() -> None:
 
 
 def test_a_commit_lies_above_what_it_reads_again() -> None:
-    """Who came between may have had a clock that is ahead."""
     world = fenced_world(IMPATIENT)
 
     def come_between() -> None:
@@ -270,7 +254,6 @@ def test_a_commit_lies_above_what_it_reads_again() -> None:
 
 
 def test_who_does_not_wait_fails_on_a_living_holder_and_names_it() -> None:
-    """A client of one attempt waits for nobody, and has written nothing yet."""
     world = fenced_world(IMPATIENT)
     row_key = dies(world, asks_for(Status.ASSERTED), lost=True)
     with pytest.raises(ConflictError) as caught:
@@ -280,7 +263,6 @@ def test_who_does_not_wait_fails_on_a_living_holder_and_names_it() -> None:
 
 
 def test_a_living_holder_is_waited_for_with_nothing_written() -> None:
-    """Who waits keeps nobody from anything."""
     world = fenced_world()
     row_key = dies(world, asks_for(Status.ASSERTED), lost=True)
     began_ms = world.clock.monotonic_ms()
@@ -293,7 +275,6 @@ def test_a_living_holder_is_waited_for_with_nothing_written() -> None:
 
 
 def test_a_living_holder_keeps_nobody_else_of_a_batch_waiting() -> None:
-    """Who meets it goes again, when the others have committed."""
     world = fenced_world()
     dies(world, asks_for(Status.ASSERTED), lost=True)
     began_ms = world.clock.monotonic_ms()
@@ -311,7 +292,6 @@ def test_a_living_holder_keeps_nobody_else_of_a_batch_waiting() -> None:
 
 
 def test_a_holder_that_never_lets_go_is_waited_for_until_the_deadline() -> None:
-    """Its lease is longer than the caller's patience."""
     world = fenced_world(replace(POLICY, lock_ttl_ms=60_000))
     dies(world, asks_for(Status.ASSERTED), lost=True)
     with pytest.raises(DeadlineError):
@@ -321,7 +301,6 @@ def test_a_holder_that_never_lets_go_is_waited_for_until_the_deadline() -> None:
 
 @pytest.mark.parametrize("patient", [True, False], ids=["patient", "at once"])
 def test_a_holder_that_came_first_is_met_at_the_lock(patient: bool) -> None:
-    """It took the lock after the read: who waits in order waits, who does not gives up."""
     world = fenced_world()
     t = world.begun(Mutation(X, b"3"))
     contention = world.engine._backend._contention  # type: ignore[attr-defined]
@@ -339,7 +318,6 @@ def test_a_holder_that_came_first_is_met_at_the_lock(patient: bool) -> None:
 def test_a_holder_that_has_decided_is_finished_at_the_lock(
     patient: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """The lock is had above what it has left."""
     monkeypatch.setattr(recovery.Resolver, "_is_abandoned", lambda *args: True)
     world = fenced_world()
     t = world.begun(Mutation(X, b"3"))
@@ -351,7 +329,6 @@ def test_a_holder_that_has_decided_is_finished_at_the_lock(
 
 
 def test_who_waits_in_order_is_late_at_its_deadline() -> None:
-    """Others come before it again and again: the deadline ends that, and frees what it has."""
     world = fenced_world()
     t = world.begun(Mutation(X, b"3"))
     contention = world.engine._backend._contention  # type: ignore[attr-defined]
@@ -365,11 +342,7 @@ def test_who_waits_in_order_is_late_at_its_deadline() -> None:
     assert isinstance(t.failure, DeadlineError)
 
 
-# ----------------------------------------------------------------------------- dead holders
-
-
 def test_a_holder_that_died_at_0_is_aborted_after_its_lease() -> None:
-    """And its lock freed by a count that never comes again."""
     world = fenced_world()
     row_key = dies(world, asks_for(Status.ASSERTED), lost=True)
     other(world, Mutation(X, b"3"))
@@ -378,7 +351,6 @@ def test_a_holder_that_died_at_0_is_aborted_after_its_lease() -> None:
 
 
 def test_a_holder_that_died_at_2_is_finished() -> None:
-    """What it has decided is there before anything that comes later."""
     world = fenced_world()
     row_key = dies(world, asks_for(Status.ASSERTED), Mutation(X, b"2"), Delete(Y))
     assert world.engine.read([X])[X] is not None
@@ -388,7 +360,6 @@ def test_a_holder_that_died_at_2_is_finished() -> None:
 
 
 def test_a_holder_that_died_at_6_is_released() -> None:
-    """Whoever comes next frees what is left."""
     world = fenced_world()
     row_key = dies(world, asks_for(Status.ASSERTED), lost=True)
     world.clock.advance(2 * POLICY.lock_ttl_ms)
@@ -404,7 +375,6 @@ def test_a_holder_that_died_at_6_is_released() -> None:
 
 
 def test_a_holder_without_a_row_is_none_after_its_lock_ttl() -> None:
-    """Its row was deleted, so it can never decide; but it looks like one whose row is late."""
     world = fenced_world()
     row_key = dies(world, asks_for(Status.ASSERTED), lost=True)
     (row,) = (row for row in world.store.scan(b"txn") if row.row == row_key)
@@ -420,7 +390,6 @@ def test_a_holder_without_a_row_is_none_after_its_lock_ttl() -> None:
 
 
 def test_a_finished_transaction_is_not_put_again_by_a_helper_that_comes_late() -> None:
-    """It compares the lock, which has gone on."""
     world = fenced_world()
     row_key = dies(world, asks_for(Status.ASSERTED))
     (row,) = (row for row in world.rows() if row.row_key == row_key)
@@ -432,11 +401,7 @@ def test_a_finished_transaction_is_not_put_again_by_a_helper_that_comes_late() -
     assert helper.status is Status.COMPLETE
 
 
-# ----------------------------------------------------------------------- junk and lost replies
-
-
 def test_a_lock_cell_that_is_junk_is_in_the_way_and_named() -> None:
-    """Nobody can know its count: a free value made up might come again."""
     world = fenced_world(replace(IMPATIENT, deadline_ms=100))
     at = world.clock.wall_ms() + 10
     world.store.write([Edit(LOCK, b"junk", at)])
@@ -452,7 +417,6 @@ def test_a_lock_cell_that_is_junk_is_in_the_way_and_named() -> None:
 def test_a_lost_reply_is_settled_within_the_attempt(
     number: int, applied: frozenset[int] | None
 ) -> None:
-    """Each of the five requests may be sent again: what it did already does no harm."""
     world = fenced_world(IMPATIENT)
     world.faults.calls = 0
     lost = Fault(applied, Reply.MAYBE_APPLIED)
@@ -464,7 +428,6 @@ def test_a_lost_reply_is_settled_within_the_attempt(
 
 
 def test_an_attempt_whose_row_took_too_long_frees_the_locks_that_came_with_it() -> None:
-    """Its row could not be written in time, but its locks were requested beside it."""
     world = fenced_world(replace(IMPATIENT, deadline_ms=10**9, store_patience_ms=10**6))
 
     def slow() -> None:
@@ -487,11 +450,7 @@ def test_an_attempt_whose_row_took_too_long_frees_the_locks_that_came_with_it() 
     assert set(world.statuses()) == {Status.COMPLETE, Status.ABORTED}
 
 
-# --------------------------------------------------------------------- deadlines and clocks
-
-
 def test_a_deadline_that_is_over_after_the_read_leaves_no_row() -> None:
-    """Nothing is to be undone then."""
     world = fenced_world()
     before(world, reads(X), lambda: world.clock.advance(POLICY.deadline_ms))
     with pytest.raises(DeadlineError, match="before the decision"):
@@ -500,7 +459,6 @@ def test_a_deadline_that_is_over_after_the_read_leaves_no_row() -> None:
 
 
 def test_a_deadline_that_is_over_after_the_locks_gives_them_back() -> None:
-    """The decision is not asked for any more."""
     world = fenced_world()
     before(world, locks, lambda: world.clock.advance(POLICY.deadline_ms))
     with pytest.raises(DeadlineError, match="before the decision"):
@@ -509,7 +467,6 @@ def test_a_deadline_that_is_over_after_the_locks_gives_them_back() -> None:
 
 
 def test_a_deadline_that_is_over_at_the_plan_aborts() -> None:
-    """The last moment before the decision counts too."""
     world = fenced_world()
     t = world.begun(Mutation(X, b"1"))
     world.clock.advance(POLICY.deadline_ms)
@@ -518,7 +475,6 @@ def test_a_deadline_that_is_over_at_the_plan_aborts() -> None:
 
 
 def test_rows_that_change_between_all_looks_end_at_the_deadline() -> None:
-    """An assertion of several rows that nobody can settle is not told false."""
     world = fenced_world()
     either = Or(Exact(X, b"9"), Exact(Y, b"9"))
 
@@ -533,7 +489,6 @@ def test_rows_that_change_between_all_looks_end_at_the_deadline() -> None:
 
 
 def test_an_assertion_of_several_rows_that_has_come_true_commits() -> None:
-    """The second look finds that something has changed, and all is read again."""
     world = fenced_world()
     confirms = lambda call: reads(LOCK)(call) and X not in call.items  # noqa: E731
     before(world, confirms, lambda: other(world, Mutation(X, b"9")))
@@ -542,7 +497,6 @@ def test_an_assertion_of_several_rows_that_has_come_true_commits() -> None:
 
 
 def test_a_cell_of_the_far_future_is_refused() -> None:
-    """A commit above it would carry a wrong clock on for ever."""
     world = fenced_world()
     world.store.write([Edit(X, b"0", world.clock.wall_ms() + FUTURE_MS + 1)])
     with pytest.raises(AbortedError, match=r"future.*key=.*'x'"):
@@ -551,8 +505,6 @@ def test_a_cell_of_the_far_future_is_refused() -> None:
 
 
 def test_commits_go_above_what_another_clock_has_left_in_the_future() -> None:
-    """It costs timestamps, where a refusal would cost everybody's commits until then. It waits for
-    nothing, since two milliseconds would change nothing."""
     world = fenced_world()
     day_ms, began_ms = 24 * 3_600_000, world.clock.monotonic_ms()
     world.store.write([Edit(X, b"0", world.clock.wall_ms() + day_ms)])
@@ -564,7 +516,6 @@ def test_commits_go_above_what_another_clock_has_left_in_the_future() -> None:
 
 
 def test_a_cell_of_the_near_future_is_waited_for_a_little() -> None:
-    """What changes every millisecond outruns the clock."""
     world = fenced_world()
     at = world.clock.wall_ms() + POLICY.skew_ms * 3 // 4
     world.store.write([Edit(X, b"0", at)])
@@ -573,11 +524,7 @@ def test_a_cell_of_the_near_future_is_waited_for_a_little() -> None:
     assert world.clock.monotonic_ms() == began_ms + 2
 
 
-# ------------------------------------------------------------------- once, ranges and batches
-
-
 def test_a_token_commits_once() -> None:
-    """The second one is told what the first one did, whatever its other assertions say."""
     world = fenced_world()
     first = world.engine.commit([Mutation(X, b"1")], [Exact(X, b"0")], once="job")
     again = world.engine.commit([Mutation(X, b"1")], [Exact(X, b"0")], once="job")
@@ -586,7 +533,6 @@ def test_a_token_commits_once() -> None:
 
 
 def test_a_token_is_found_out_at_the_lock_too() -> None:
-    """The other copy of a task commits between the read and the lock."""
     world = fenced_world()
 
     def other_copy() -> None:
@@ -600,8 +546,6 @@ def test_a_token_is_found_out_at_the_lock_too() -> None:
 def test_a_block_that_scanned_says_so_before_it_looks(
     waits: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Readers of what it replaces wait from then on: from 0, or from 1-LOCKED for an attempt that
-    waits for locks."""
     monkeypatch.setattr(commit_module, "prepare", lambda *given: prepare(*given[:3], waits))
     world = fenced_world()
     reached: list[set[Status | None]] = []
@@ -615,7 +559,6 @@ def test_a_block_that_scanned_says_so_before_it_looks(
 
 
 def test_a_phantom_in_a_scanned_range_is_a_conflict() -> None:
-    """It came after the scan, and has put its value and gone."""
     world = fenced_world()
     with pytest.raises(AbortedError), world.engine.transaction() as t:
         list(t.scan(stop="y"))
@@ -631,8 +574,7 @@ def gone(world: World) -> Admin:
 
 
 def test_a_table_that_goes_at_the_locks_leaves_what_was_read_again_evaluated() -> None:
-    """T1 of a batch has lost a race, and has read again that its assertion is false. The table of
-    T2 goes, and the locks are asked for again, T1's with success: it must fail all the same."""
+    """The locks are asked for again, with success: a false assertion must fail all the same."""
     world = fenced_world()
     admin = gone(world)
     context, contention = world.engine.context, world.engine._backend._contention  # type: ignore[attr-defined]
@@ -652,8 +594,7 @@ def test_a_table_that_goes_at_the_locks_leaves_what_was_read_again_evaluated() -
 
 
 def test_a_table_that_goes_at_the_locks_leaves_commits_above_what_was_read_again() -> None:
-    """T1 of a batch has lost a race, and has read a later lock. The table of T2 goes before T1 asks
-    again. A lock, and then a value, below that one would never be seen."""
+    """A lock, and then a value, below the lock that was read again would never be seen."""
     world = fenced_world(IMPATIENT)
     admin = gone(world)
     done = other(world, Mutation(FAR, b"9")).transaction
@@ -680,7 +621,6 @@ def test_a_table_that_goes_at_the_locks_leaves_commits_above_what_was_read_again
 
 
 def test_readers_under_locks_have_the_values_that_were_read() -> None:
-    """Where writers leave no instant to a reader it takes the locks, and changes nothing."""
     world = fenced_world(replace(POLICY, read_tries=1))
     before(world, reads(X), lambda: other(world, Mutation(X, b"1"), Mutation(Y, b"1")))
     found = world.engine.read([X, Y])
@@ -698,7 +638,6 @@ def test_an_absent_key_is_asserted_by_its_lock() -> None:
 
 
 def test_who_does_not_wait_goes_past_a_holder_that_is_finished() -> None:
-    """Its lock is a late request: nobody has to be waited for."""
     world = fenced_world(IMPATIENT)
     done = other(world, Mutation(Z, b"1")).transaction
     world.store.write([Edit(LOCK, b"7@" + done, world.clock.wall_ms() + 9)])
@@ -707,7 +646,7 @@ def test_who_does_not_wait_goes_past_a_holder_that_is_finished() -> None:
 
 
 def test_a_lock_that_others_take_while_its_holder_is_settled_is_not_asked_for() -> None:
-    """What was read again is held: asked for from that value, it would be taken from who lives."""
+    """Asked for from the value that was read again, it would be taken from who lives."""
     world = fenced_world(IMPATIENT)
     done = other(world, Mutation(Z, b"1")).transaction
     living: list[bytes] = []
@@ -727,7 +666,6 @@ def test_a_lock_that_others_take_while_its_holder_is_settled_is_not_asked_for() 
 
 
 def test_who_waits_in_order_for_one_that_never_lets_go_is_late() -> None:
-    """The deadline may be over while it waits."""
     world = fenced_world(replace(POLICY, lock_ttl_ms=60_000))
     t = world.begun(Mutation(X, b"3"))
     contention = world.engine._backend._contention  # type: ignore[attr-defined]
@@ -738,8 +676,7 @@ def test_who_waits_in_order_for_one_that_never_lets_go_is_late() -> None:
 
 
 def test_a_plan_without_counts_is_left_to_people() -> None:
-    """It is of another protocol, as after a conversion that came too early: nobody can know which
-    locks it has. Whoever meets one is told so."""
+    """As after a conversion that came too early: nobody can know which locks it has."""
     world = fenced_world(replace(POLICY, deadline_ms=500))
     row_key = dies(world, asks_for(Status.ASSERTED))
     (row,) = (row for row in world.rows() if row.row_key == row_key)
@@ -752,7 +689,6 @@ def test_a_plan_without_counts_is_left_to_people() -> None:
 
 
 def test_a_refusal_that_shows_what_was_compared_is_asked_again() -> None:
-    """A server that tells of an older moment refuses so. The lock may be granted still."""
     world = fenced_world()
     inner, asked = world.faults.check_and_put, []
 
@@ -768,7 +704,6 @@ def test_a_refusal_that_shows_what_was_compared_is_asked_again() -> None:
 
 @pytest.mark.parametrize("is_known", [False, True])
 def test_a_block_waits_for_keys_in_demand_before_it_reads_them(is_known: bool) -> None:
-    """What it would read beside a holder is overtaken as soon as that one commits."""
     world = fenced_world()
     world.store.check_and_put([Check(LOCK, b"1", ((LOCK, b"2@" + OTHERS),))])
     if is_known:
@@ -790,7 +725,6 @@ def test_a_block_waits_for_keys_in_demand_before_it_reads_them(is_known: bool) -
 
 
 def test_what_a_block_has_read_beside_a_holder_is_read_again() -> None:
-    """The lock that it finds free with another key of the unit is of later than what it read."""
     world = fenced_world()
     world.engine.commit([Mutation(X, b"1")])
     before = world.cell(LOCK)
@@ -823,8 +757,6 @@ OTHERS = b"transaction.1700000000000." + b"0" * 32
 
 
 def test_a_read_that_meets_a_holder_looks_at_its_row_next() -> None:
-    """Locks of which one is held prove nothing by a second look alone: that would be one request
-    for nothing."""
     world = fenced_world()
     world.store.check_and_put([Check(LOCK, b"1", ((LOCK, b"2@" + OTHERS),))])
     looks: list[Call] = []
@@ -832,9 +764,6 @@ def test_a_read_that_meets_a_holder_looks_at_its_row_next() -> None:
     found = world.engine.read([X, Y])
     assert [cell and cell.value for cell in found.values()] == [b"0", b"0"]
     assert [LOCK in call.items for call in looks] == [True, False, True]
-
-
-# ----------------------------------------------------------------- behind the client's back
 
 
 def far_world() -> World:
@@ -845,7 +774,6 @@ def far_world() -> World:
 
 
 def test_a_row_far_away_is_told_last_and_with_others(monkeypatch: pytest.MonkeyPatch) -> None:
-    """All locks are free: nobody waits for what only fsck and people read, and one request does."""
     monkeypatch.setattr("txn.client.finisher.COMPLETE_WITHIN_S", 60)
     world = far_world()
     for value in (b"1", b"2"):
@@ -860,7 +788,6 @@ def test_a_row_far_away_is_told_last_and_with_others(monkeypatch: pytest.MonkeyP
 def test_a_row_that_was_finished_behind_the_client_is_told_with_others(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    """Those that were acknowledged at their decision need no more requests than the others."""
     monkeypatch.setattr("txn.client.finisher.COMPLETE_WITHIN_S", 60)
     world = far_world()
     for value in (b"1", b"2"):
@@ -873,7 +800,6 @@ def test_a_row_that_was_finished_behind_the_client_is_told_with_others(
 
 
 def test_many_rows_are_told_while_others_keep_coming(monkeypatch: pytest.MonkeyPatch) -> None:
-    """A client that never rests tells of its rows all the same."""
     monkeypatch.setattr("txn.client.finisher.COMPLETE_WITHIN_S", 60)
     monkeypatch.setattr("txn.client.finisher.COMPLETED_AT_ONCE", 2)
     world = far_world()
@@ -885,14 +811,12 @@ def test_many_rows_are_told_while_others_keep_coming(monkeypatch: pytest.MonkeyP
 
 
 def test_a_row_far_away_is_told_within_a_moment() -> None:
-    """A client that has nothing more to do leaves nothing to fsck."""
     world = far_world()
     world.engine.commit([Mutation(X, b"1"), Mutation(Y, b"1")])
     assert poll(lambda: world.statuses() == [Status.COMPLETE], 60_000)
 
 
 def test_a_child_leaves_to_its_parent_what_that_has_to_finish() -> None:
-    """Both would roll the same rows forward, and take them from queues that only one has."""
     world = far_world()
     finisher = world.engine._backend._finisher  # type: ignore[attr-defined]
     finisher._decided.append(world.begun(Mutation(X, b"1")))

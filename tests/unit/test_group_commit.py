@@ -139,11 +139,7 @@ def commit(engine: Engine, request: Request) -> Committed:
     return engine.commit(request.mutations, request.assertions)
 
 
-# ------------------------------------------------------------------------------------ batches
-
-
 def test_a_batch_under_way_gathers_the_next_one() -> None:
-    """That is the whole of the queue: no timer, no size to tune."""
     world = World()
     with a_batch_under_way(world.engine) as (gate, pool):
         done = [pool.submit(commit, world.engine, put(f"r{i}")) for i in range(8)]
@@ -154,7 +150,6 @@ def test_a_batch_under_way_gathers_the_next_one() -> None:
 
 
 def test_who_watches_is_told_of_each_that_comes_and_goes() -> None:
-    """The sum is the length of the line, also where somebody leaves it by himself."""
     world = World()
     with a_batch_under_way(world.engine) as (gate, pool):
         done = [pool.submit(commit, world.engine, put(f"r{i}")) for i in range(3)]
@@ -173,7 +168,6 @@ def queue_changes(world: World) -> list[int]:
 
 
 def test_futures_gather_without_a_thread_for_each() -> None:
-    """Thousands of tasks need no thousands of threads."""
     world = World()
     before = threading.active_count()
     with a_batch_under_way(world.engine) as (gate, _):
@@ -186,7 +180,6 @@ def test_futures_gather_without_a_thread_for_each() -> None:
 
 
 def test_futures_alone_are_led_by_a_thread_of_the_engine() -> None:
-    """Nobody else is there to do it."""
     world = World()
     result = world.engine.submit(([Mutation(X, b"1")], [])).result(PATIENCE_S)
     assert isinstance(result, Committed)
@@ -195,7 +188,6 @@ def test_futures_alone_are_led_by_a_thread_of_the_engine() -> None:
 
 
 def test_calls_of_many_go_with_others() -> None:
-    """A batch is a batch, whoever asked for its parts."""
     world = World()
     with a_batch_under_way(world.engine) as (gate, pool):
         many = pool.submit(world.engine.commit_many, [put("a"), put("b")])
@@ -208,7 +200,6 @@ def test_calls_of_many_go_with_others() -> None:
 
 
 def test_what_shares_a_lock_goes_in_different_batches_in_the_order_of_coming() -> None:
-    """In one they would be in each other's way, and one of them would have to try again."""
     world = World()
     with a_batch_under_way(world.engine) as (gate, _):
         done = [world.engine.submit(put("same", str(i))) for i in range(3)]
@@ -241,8 +232,6 @@ def asserting(name: str, *, validate: bool = True) -> Request:
 
 
 def test_requests_that_validate_the_same_key_go_in_one_batch() -> None:
-    """They do not meet. One that writes the key meets all of them, as does one that locks it; and
-    nobody that came later overtakes it."""
     world = World()
     world.engine.commit(put("parent").mutations)
     with a_batch_under_way(world.engine) as (gate, _):
@@ -258,7 +247,6 @@ def test_requests_that_validate_the_same_key_go_in_one_batch() -> None:
 
 
 def test_both_acks_are_kept_in_a_line_of_both() -> None:
-    """Who asked for the end waits for the end."""
     world = World()
     with a_batch_under_way(world.engine) as (gate, _):
         acks = [
@@ -275,7 +263,6 @@ def test_both_acks_are_kept_in_a_line_of_both() -> None:
 
 
 def test_a_batch_has_an_end() -> None:
-    """The row that is written first waits for all the others."""
     world = World(policy=Policy(batch_requests=3))
     with a_batch_under_way(world.engine) as (gate, pool):
         many = pool.submit(world.engine.commit_many, [put(f"r{i}") for i in range(7)])
@@ -286,7 +273,6 @@ def test_a_batch_has_an_end() -> None:
 
 
 def test_a_batch_has_no_more_keys_than_a_call(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Unless it is of one transaction."""
     monkeypatch.setattr("txn.client.group_commit.PORTION", 3)
     world = World()
     large = Request(tuple(Mutation(key(f"large{i}"), b"1") for i in range(5)))
@@ -300,7 +286,6 @@ def test_a_batch_has_no_more_keys_than_a_call(monkeypatch: pytest.MonkeyPatch) -
 
 
 def test_a_batch_has_no_more_bytes_than_a_server_takes() -> None:
-    """Each alone would be taken; one that is larger by itself still goes."""
     world = World(policy=Policy(batch_bytes=1_000))
     gate = Gate(world.engine)
     gate.go.set()
@@ -338,7 +323,6 @@ def test_who_has_nothing_in_line_begins_no_batch_of_others(monkeypatch: pytest.M
 
 
 def test_who_is_asked_to_linger_waits_for_company() -> None:
-    """For a program that would rather send fewer requests than be answered at once."""
     world = World(policy=Policy(linger_ms=200))
     gate = Gate(world.engine)
     gate.go.set()
@@ -352,7 +336,6 @@ def test_who_is_asked_to_linger_waits_for_company() -> None:
 
 
 def test_who_lingers_goes_as_soon_as_somebody_has_to_lead() -> None:
-    """A future has company in it already, and so has it in the future."""
     world = World(policy=Policy(linger_ms=3_600_000))
     gate = Gate(world.engine)
     gate.go.set()
@@ -365,7 +348,6 @@ def test_who_lingers_goes_as_soon_as_somebody_has_to_lead() -> None:
 
 
 def test_a_batch_that_takes_long_keeps_nobody_waiting(monkeypatch: pytest.MonkeyPatch) -> None:
-    """It may be at a region that is moving; others want what is elsewhere."""
     monkeypatch.setattr("txn.client.group_commit.OVERDUE_MS", 50)
     world = World()
     with a_batch_under_way(world.engine) as (gate, pool):
@@ -378,7 +360,6 @@ def test_a_batch_that_takes_long_keeps_nobody_waiting(monkeypatch: pytest.Monkey
 
 
 def test_what_is_late_in_line_is_told_so(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Also where what it needs is held by a batch that does not end."""
     monkeypatch.setattr("txn.client.group_commit.OVERDUE_MS", 50)
     world = World()
     with a_batch_under_way(world.engine, put("same")) as (gate, pool):
@@ -424,7 +405,6 @@ def test_a_batch_that_takes_long_keeps_no_futures_waiting(monkeypatch: pytest.Mo
 def test_where_every_thread_is_stuck_futures_go_on_as_one_ends(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    """There is an end to threads; none is left called for ever."""
     monkeypatch.setattr("txn.client.group_commit.OVERDUE_MS", 50)
     monkeypatch.setattr("txn.client.group_commit.SPARE", 0)
     world = World()
@@ -441,7 +421,6 @@ def test_where_every_thread_is_stuck_futures_go_on_as_one_ends(
 def test_where_every_thread_is_stuck_a_late_future_is_told_so(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    """Its time does not depend on that of others, which may have more."""
     monkeypatch.setattr("txn.client.group_commit.OVERDUE_MS", 50)
     monkeypatch.setattr("txn.client.group_commit.SPARE", 0)
     world = World()
@@ -464,7 +443,6 @@ def test_where_every_thread_is_stuck_a_late_future_is_told_so(
 def test_a_future_that_is_late_in_line_is_told_so(
     concurrent_batches: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Also where a batch could begin, but what the future needs is held by one that is stuck."""
     monkeypatch.setattr("txn.client.group_commit.OVERDUE_MS", 50)
     world = World()
     allow_batches(world.engine, concurrent_batches)
@@ -493,11 +471,7 @@ def test_a_row_key_is_of_about_the_time_of_its_row() -> None:
     assert int(done.transaction.split(b".")[1]) >= began_ms
 
 
-# ---------------------------------------------------------------------------------- conflicts
-
-
 def test_who_waits_for_a_lock_holds_nobody_else() -> None:
-    """Batches are of strangers: one must not pay for another's conflicts."""
     world = World(policy=Policy(lock_ttl_ms=3_600_000, deadline_ms=5_000))
     stopped_at(world, Status.LOCKED, X)
     results = world.engine.commit_many([Request((Mutation(X, b"2"),)), put("a"), put("b")])
@@ -506,7 +480,6 @@ def test_who_waits_for_a_lock_holds_nobody_else() -> None:
 
 
 def test_a_future_that_is_in_conflict_goes_on_alone() -> None:
-    """It waits for the holder, and nobody waits with it."""
     world = World()
     stopped_at(world, Status.LOCKED, X)
     stuck = world.engine.submit(([Mutation(X, b"2")], []))
@@ -516,7 +489,6 @@ def test_a_future_that_is_in_conflict_goes_on_alone() -> None:
 
 
 def test_those_of_a_call_in_conflict_go_again_without_the_others() -> None:
-    """They wait alone only where going again brings nothing."""
     world = World()
     holder = stopped_at(world, Status.LOCKED, X)
     gate = Gate(world.engine)
@@ -528,7 +500,6 @@ def test_those_of_a_call_in_conflict_go_again_without_the_others() -> None:
 
 
 def test_a_key_in_demand_that_is_held_is_left_before_anything_is_written() -> None:
-    """An attempt that will fail costs its neighbours in the batch their time."""
     world = World(policy=Policy(lock_ttl_ms=1_000, deadline_ms=60_000))
     stopped_at(world, Status.LOCKED, X)
     backend_of(world.engine)._contention.note_hot([X.lock])
@@ -547,8 +518,6 @@ def test_a_key_in_demand_that_is_held_is_left_before_anything_is_written() -> No
 
 
 def test_what_was_overtaken_in_line_fails_without_a_call(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Its own client has written what the request asserts to be older: nothing has to be asked. So
-    it is for one that asserts a version only, and for small values."""
     world = World()
     contention = backend_of(world.engine)._contention
     large, gone = key("large"), key("gone")
@@ -579,7 +548,6 @@ def test_what_was_overtaken_in_line_fails_without_a_call(monkeypatch: pytest.Mon
 
 
 def test_a_client_of_one_attempt_makes_one() -> None:
-    """Whatever is left of its time."""
     world = World(policy=Policy(attempts=1))
     stopped_at(world, Status.LOCKED, X)
     (result,) = world.engine.commit_many([Request((Mutation(X, b"2"),))])
@@ -588,11 +556,7 @@ def test_a_client_of_one_attempt_makes_one() -> None:
         world.engine.submit(([Mutation(X, b"2")], [])).result(PATIENCE_S)
 
 
-# ------------------------------------------------------------------------- what a future tells
-
-
 def test_a_future_tells_what_commit_raises() -> None:
-    """The same errors, so that the same code handles them."""
     world = World()
     failed = world.engine.submit(([Mutation(X, b"1")], [Exact(Y, b"1")]))
     with pytest.raises(AssertionFailedError):
@@ -603,7 +567,6 @@ def test_a_future_tells_what_commit_raises() -> None:
 
 @pytest.mark.parametrize("given", [([], []), ([Mutation(Key("x", "no", "x", TABLE), b"1")], []), 7])
 def test_what_is_invalid_is_told_before_it_is_in_line(given: object) -> None:
-    """Its author is there, and others must not hear of it."""
     world = World()
     with pytest.raises(InvalidRequestError):
         world.engine.submit(given)  # type: ignore[arg-type]
@@ -611,7 +574,6 @@ def test_what_is_invalid_is_told_before_it_is_in_line(given: object) -> None:
 
 
 def test_what_a_server_refuses_is_told_by_futures_alone(caplog: pytest.LogCaptureFixture) -> None:
-    """The log is for what nobody else would hear of. Nor is it raised where the caller leads."""
     backend = connect_server("txn://127.0.0.1:1")  # where nobody listens
     with caplog.at_level(ERROR, "txn"):
         for number in range(2):
@@ -624,7 +586,6 @@ def test_what_a_server_refuses_is_told_by_futures_alone(caplog: pytest.LogCaptur
 
 
 def test_tokens_and_labels_are_each_requests_own() -> None:
-    """They go with the request into whatever batch it comes."""
     world = World()
     requests = [
         Request((Mutation(key(f"r{i // 2}"), b"1"),), (), b"token%d" % (i // 2), {"n": str(i)})
@@ -641,7 +602,6 @@ def test_tokens_and_labels_are_each_requests_own() -> None:
 
 
 def test_a_future_is_cancelled_before_its_batch_begins_and_not_afterwards() -> None:
-    """A commit that is under way may be done already."""
     world = World()
     gate = Gate(world.engine)
     first = world.engine.submit(put("a"))
@@ -678,7 +638,6 @@ def test_what_is_behind_cancelled_futures_goes_on(leader: str, cancelled: int) -
 
 
 def test_a_cancelled_future_keeps_nobody_back_from_a_lock_that_is_free() -> None:
-    """Even while another one that it needed is held by a batch that takes long."""
     world = World()
     allow_batches(world.engine, 2)
     with a_batch_under_way(world.engine, Request((Mutation(X, b"1"),))) as (gate, _):
@@ -705,7 +664,6 @@ def test_a_place_is_done_with_when_the_last_of_its_items_is_dropped() -> None:
 
 
 def test_flush_waits_for_futures_and_close_for_all() -> None:
-    """What was submitted is part of what was asked for."""
     world = World()
     stopped_at(world, Status.LOCKED, X)
     futures = [world.engine.submit(each) for each in (([Mutation(X, b"2")], []), put("a"))]
@@ -719,7 +677,6 @@ def test_flush_waits_for_futures_and_close_for_all() -> None:
 
 
 def test_close_waits_for_no_look_at_the_line(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Nothing is to be seen there any more, but what was cancelled."""
     monkeypatch.setattr("txn.client.group_commit.OVERDUE_MS", 3_600_000)
     world = World()
     with a_batch_under_way(world.engine) as (gate, _):
@@ -730,8 +687,6 @@ def test_close_waits_for_no_look_at_the_line(monkeypatch: pytest.MonkeyPatch) ->
 
 
 def test_without_a_thread_to_spare_whoever_submits_commits(monkeypatch: pytest.MonkeyPatch) -> None:
-    """A program that is ending gets no new threads."""
-
     def refuse(thread: threading.Thread) -> None:
         raise RuntimeError("can't start new thread")
 
@@ -747,8 +702,6 @@ def test_without_a_thread_to_spare_whoever_submits_commits(monkeypatch: pytest.M
 def test_who_leads_takes_futures_along_for_which_there_is_no_thread(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    """They would wait for ever."""
-
     world = World()
     with a_batch_under_way(world.engine) as (gate, _):
         monkeypatch.setattr(gate.group_commit._workers, "submit_work", refuse)
@@ -760,8 +713,6 @@ def test_who_leads_takes_futures_along_for_which_there_is_no_thread(
 def test_futures_for_which_there_is_no_thread_do_not_wait_for_a_leader_that_failed(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    """Its error is its own, and theirs are told to them, not to it."""
-
     world = World()
     gate = Gate(world.engine)
 
@@ -795,9 +746,6 @@ def test_flush_leads_futures_for_which_there_is_no_thread(monkeypatch: pytest.Mo
     assert future.result(0).complete
 
 
-# ------------------------------------------------------------------------ leaders that are lost
-
-
 class Killed(BaseException):
     """What comes from outside, as KeyboardInterrupt does."""
 
@@ -805,7 +753,6 @@ class Killed(BaseException):
 def test_who_is_killed_as_it_leads_futures_of_others_leaves_the_line_to_the_next(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    """Theirs are told of it, and those behind them go on."""
     engine = World().engine
     group_commit = backend_of(engine)._group_commit
     run = group_commit._run
@@ -823,8 +770,6 @@ def test_who_is_killed_as_it_leads_futures_of_others_leaves_the_line_to_the_next
 
 
 def test_a_leader_that_is_killed_leaves_nobody_waiting() -> None:
-    """The others of its batch are told that their outcome is unknown, which it is, and where to
-    ask for it; those that come next are committed."""
     world = World()
     killed = threading.Event()
 
@@ -890,7 +835,6 @@ def test_another_threads_kill_is_not_told_to_those_who_wait() -> None:
 
 
 def test_a_thread_that_is_killed_as_it_waits_leaves_the_line() -> None:
-    """What it asked for is not done any more, and who was behind it goes on."""
     world = World()
     group_commit = backend_of(world.engine)._group_commit
     world.engine.commit([Mutation(X, b"0")])
@@ -916,7 +860,6 @@ def test_a_thread_that_is_killed_as_it_waits_leaves_the_line() -> None:
 
 
 def test_a_leader_that_is_killed_before_it_begins_leaves_its_batch_to_the_others() -> None:
-    """Nothing was sent: each goes on by itself."""
     world = World()
     gate = Gate(world.engine)
     lead = gate.group_commit._lead
@@ -941,7 +884,6 @@ def test_a_leader_that_is_killed_before_it_begins_leaves_its_batch_to_the_others
 
 
 def test_an_error_of_ours_is_the_leaders_and_the_line_goes_on() -> None:
-    """Nobody may wait for a leader that has gone."""
     world = World()
     contention = backend_of(world.engine)._contention
     fail_blocked = contention.fail_blocked
@@ -979,7 +921,6 @@ def test_a_watch_may_commit() -> None:
 def test_a_watch_in_a_thread_of_the_engine_may_wait_for_a_future(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    """Its own batch is overdue then, and another thread leads the future's."""
     monkeypatch.setattr("txn.client.group_commit.OVERDUE_MS", 50)
     world = World()
     told: list[Event] = []
@@ -997,7 +938,6 @@ def test_a_watch_in_a_thread_of_the_engine_may_wait_for_a_future(
 
 @pytest.mark.parametrize("way", ["commit", "submit"])
 def test_a_future_may_call_back_to_commit(way: str) -> None:
-    """By then its batch is over. Its thread is busy, though, and another one has to be there."""
     world = World()
     done: Future[Committed] = Future()
 
@@ -1014,11 +954,7 @@ def test_a_future_may_call_back_to_commit(way: str) -> None:
     assert world.value(key("first")) == b"2"
 
 
-# --------------------------------------------------------------------------------------- forks
-
-
 def test_a_child_begins_with_an_empty_line() -> None:
-    """Who waits for a batch, and who leads it, are threads of its parent."""
     world = World()
     with a_batch_under_way(world.engine) as (gate, pool):
         second = pool.submit(commit, world.engine, put("second"))
@@ -1036,7 +972,6 @@ def test_a_child_begins_with_an_empty_line() -> None:
 
 
 def test_a_child_of_a_leader_ends_its_batch_by_itself() -> None:
-    """A listener may fork; what is under way is its parent's, whose rows the child must not end."""
     seen: list[int] = []
 
     def run(batch: Sequence[Plain]) -> None:
@@ -1054,8 +989,6 @@ def test_a_child_of_a_leader_ends_its_batch_by_itself() -> None:
 
 @pytest.mark.parametrize("linger_ms", [0, 1])
 def test_a_leader_goes_on_as_the_child_that_it_has_become(linger_ms: int) -> None:
-    """Alone, or out of the line: what it led is forgotten by then."""
-
     def run(batch: Sequence[Plain]) -> None:
         assert len(group_commit._in_progress) == 1
         group_commit._start()
@@ -1068,12 +1001,8 @@ def test_a_leader_goes_on_as_the_child_that_it_has_become(linger_ms: int) -> Non
         assert not group_commit._in_progress and not group_commit._queue
 
 
-# ---------------------------------------------------------------------------------- all at once
-
-
 @pytest.mark.parametrize("protocol", ["six-phase", "fenced"])
 def test_threads_and_futures_at_few_keys_lose_nothing(protocol: str) -> None:
-    """Every commit that is told of is counted, and nothing else is."""
     world = World(
         policy=Policy(attempts=1_000, deadline_ms=120_000),
         protocol=protocol,  # type: ignore[arg-type]

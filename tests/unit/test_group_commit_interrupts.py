@@ -130,13 +130,11 @@ def interrupt_leader(at: int, *, has_pool: bool = True, then: int | None = None)
 
 @pytest.mark.parametrize("has_pool", [True, False])
 def test_a_leader_that_is_interrupted_anywhere_leaves_nobody_waiting(has_pool: bool) -> None:
-    """Others waited for ever for a batch that nobody led any more."""
     try_all(lambda at: interrupt_leader(at, has_pool=has_pool))
 
 
 @pytest.mark.parametrize("then", [0, 1, 2, 4, 7])
 def test_a_leader_that_is_interrupted_twice_leaves_nobody_waiting(then: int) -> None:
-    """The second interrupt ends what the first one began: another thread must do it."""
     try_all(lambda at: interrupt_leader(at * 5 + then, then=then))
 
 
@@ -165,7 +163,6 @@ def interrupt_alone(at: int) -> str | None:
 
 
 def test_a_thread_that_is_interrupted_alone_keeps_no_key_from_others() -> None:
-    """Its batch was under way for ever, and its keys with it."""
     try_all(interrupt_alone)
 
 
@@ -184,5 +181,4 @@ def interrupt_submit(at: int) -> str | None:
 
 
 def test_a_future_that_nobody_got_keeps_no_engine_open() -> None:
-    """`close` waited for it for ever."""
     try_all(interrupt_submit)

@@ -49,7 +49,6 @@ def make_hot(world: World) -> None:
 
 
 def test_turns_are_had_in_the_order_of_coming() -> None:
-    """Else one of a crowd may wait for as long as others come."""
     lines, order = HotKeyQueues(), []
     first = had(lines, X)
 
@@ -71,7 +70,6 @@ def test_turns_are_had_in_the_order_of_coming() -> None:
 
 @pytest.mark.usefixtures("impatient")
 def test_who_keeps_a_turn_for_long_loses_it() -> None:
-    """A block may be left open for hours; others must not wait for it each time."""
     lines, ticket = HotKeyQueues(), HotKeyTicket()
     slow = had(lines, X)
     with ThreadPoolExecutor(1) as pool:
@@ -85,8 +83,7 @@ def test_who_keeps_a_turn_for_long_loses_it() -> None:
 @pytest.mark.usefixtures("impatient")
 @pytest.mark.parametrize(("rounds", "got"), [(9, [X]), (1, [])])
 def test_who_waits_in_a_line_that_moves_on_keeps_a_place(rounds: int, got: list[Key]) -> None:
-    """Thousands may be in it: all that waited for long would go on at once, and conflict. But
-    nobody waits for much longer than there is time."""
+    """All that waited for long would go on at once, and conflict."""
     lines, late = HotKeyQueues(), HotKeyTicket()
     first, second = had(lines, X), HotKeyTicket()
     with ThreadPoolExecutor(2) as pool:
@@ -104,7 +101,6 @@ def test_who_waits_in_a_line_that_moves_on_keeps_a_place(rounds: int, got: list[
 
 
 def test_a_thread_does_not_wait_for_itself() -> None:
-    """It may have two blocks open, or be the one in which a simulation runs."""
     lines = HotKeyQueues()
     mine = had(lines, X)
     other = had(lines, X)
@@ -115,7 +111,6 @@ def test_a_thread_does_not_wait_for_itself() -> None:
 
 
 def test_a_read_that_outlives_its_block_takes_no_place() -> None:
-    """A cancelled task leaves it behind in a thread; others would wait for what never ends."""
     lines, ticket = HotKeyQueues(), HotKeyTicket()
     ticket.end()
     assert lines.wait(ticket, [X]) == []
@@ -123,7 +118,6 @@ def test_a_read_that_outlives_its_block_takes_no_place() -> None:
 
 
 def test_nobody_waits_in_a_circle() -> None:
-    """Who has the turn at a greater key goes on without the lesser one's."""
     lines, ticket = HotKeyQueues(), HotKeyTicket()
     lesser = had(lines, X)
 
@@ -140,7 +134,6 @@ def test_nobody_waits_in_a_circle() -> None:
 @pytest.mark.parametrize("protocol", ["six-phase", "fenced"])
 @pytest.mark.parametrize("fails", [False, True])
 def test_a_block_has_its_turn_until_its_end(protocol: ProtocolName, *, fails: bool) -> None:
-    """However it ends: else every later block would wait in vain."""
     world = World(protocol=protocol)
     lines = lines_of(world.engine)
     with world.engine.transaction() as t:
@@ -161,7 +154,6 @@ def test_a_block_has_its_turn_until_its_end(protocol: ProtocolName, *, fails: bo
 
 @pytest.mark.parametrize("protocol", ["six-phase", "fenced"])
 def test_threads_of_one_engine_wait_and_do_not_conflict(protocol: ProtocolName) -> None:
-    """What each of them reads is still so when it commits."""
     world = World(protocol=protocol)
     make_hot(world)
     clients, times, tries = 8, 10, []
@@ -184,7 +176,6 @@ def test_threads_of_one_engine_wait_and_do_not_conflict(protocol: ProtocolName) 
 
 
 def test_a_child_waits_for_no_thread_of_its_parent() -> None:
-    """It has none of them, and one may be changing the lines while it is forked."""
     lines, ticket = HotKeyQueues(), HotKeyTicket()
     with ThreadPoolExecutor(1) as pool:
         assert pool.submit(lines.wait, ticket, [X]).result() == []

@@ -55,7 +55,6 @@ def every_write(fault: Fault) -> World:
     ids=["applied and lost", "not applied and lost", "refused", "sent twice by the gateway"],
 )
 def test_each_call_may_fail_once(fault: Fault) -> None:
-    """A reply that is lost, and a "no" that is the second answer to a success, are read."""
     world = every_write(fault)
     done = world.engine.commit([Mutation(X, b"1"), Mutation(Y, b"1")])
     assert done.complete
@@ -84,8 +83,6 @@ def test_a_row_whose_write_took_long_is_given_up_for_another() -> None:
 
 @pytest.mark.parametrize("status", [Status.WRITTEN, Status.LOCKED])
 def test_a_store_that_fails_before_the_decision_has_committed_nothing(status: Status) -> None:
-    """Nothing can commit any more, and the error says so, whatever the store knows of its call; the
-    row is left as a crash would leave it."""
     world = World()
     down = Fault(applied=frozenset(), reply=Reply.MAYBE_APPLIED)
     world.faults.plan = lambda call: (
@@ -99,8 +96,6 @@ def test_a_store_that_fails_before_the_decision_has_committed_nothing(status: St
 
 @pytest.mark.parametrize("lost_before", [False, True])
 def test_a_decision_that_was_certainly_not_sent_is_not_taken(lost_before: bool) -> None:
-    """The owner alone decides, and does not ask again. If one try may have been sent, nobody
-    knows."""
     world = World()
     replies = [Reply.MAYBE_APPLIED] if lost_before else []
 
@@ -123,7 +118,6 @@ def test_a_decision_that_was_certainly_not_sent_is_not_taken(lost_before: bool) 
 
 
 def test_what_a_table_is_asked_before_a_commit_commits_nothing() -> None:
-    """A lost reply about a table's families is no doubt about the commit."""
     world = World()
     world.faults.plan = lambda call: (
         Fault(reply=Reply.MAYBE_APPLIED) if call.method == "describe" else Fault()
@@ -134,7 +128,6 @@ def test_what_a_table_is_asked_before_a_commit_commits_nothing() -> None:
 
 @pytest.mark.parametrize("applied", [True, False])
 def test_a_decision_that_cannot_be_read_is_unknown(applied: bool) -> None:
-    """Never "failed": it may have been taken."""
     world = World()
     lost = Fault(applied=None if applied else frozenset(), reply=Reply.MAYBE_APPLIED)
 
@@ -156,8 +149,7 @@ def test_a_decision_that_cannot_be_read_is_unknown(applied: bool) -> None:
 def test_a_row_that_vanished_during_the_decision_is_unknown_unless_it_is_new(
     age_ms: int, error: type[Exception]
 ) -> None:
-    """It may have been decided, finished by somebody and deleted while the answer was lost. Rows
-    are kept for longer than some minutes, so a new one was undone by the crash of a server."""
+    """Rows are kept for longer than some minutes, so a new one was undone by a crash."""
     world = World()
 
     def plan(call: Call) -> Fault:
@@ -178,7 +170,6 @@ def test_a_row_that_vanished_during_the_decision_is_unknown_unless_it_is_new(
 
 
 def test_an_abort_that_comes_before_the_decision_wins() -> None:
-    """Exactly one of the two happens, and the caller is told which."""
     world = World()
     aborted: list[bytes] = []
 
@@ -198,7 +189,6 @@ def test_an_abort_that_comes_before_the_decision_wins() -> None:
 
 
 def test_attempts_are_bounded() -> None:
-    """Whoever is aborted again and again hears of it."""
     world = World()
 
     def abort_always(call: Call) -> Fault:
@@ -235,7 +225,6 @@ def test_locks_taken_after_somebody_aborted_us_are_released() -> None:
 def test_a_committed_transaction_is_reported_though_the_store_fails_after(
     caplog: pytest.LogCaptureFixture,
 ) -> None:
-    """It is committed; who comes next finishes it."""
     world = World()
     down = Fault(applied=frozenset(), reply=Reply.NOT_APPLIED)
     world.faults.plan = lambda call: (
@@ -258,7 +247,6 @@ def test_a_committed_transaction_is_reported_though_the_store_fails_after(
 def test_a_store_that_fails_while_aborting_changes_no_result(
     caplog: pytest.LogCaptureFixture,
 ) -> None:
-    """The assertion was false whether or not its locks could be released."""
     world = World()
     down = Fault(applied=frozenset(), reply=Reply.NOT_APPLIED)
     world.faults.plan = lambda call: (
@@ -271,7 +259,6 @@ def test_a_store_that_fails_while_aborting_changes_no_result(
 
 
 def test_a_warning_names_some_of_the_rows(caplog: pytest.LogCaptureFixture) -> None:
-    """A batch may have thousands."""
     world = World()
     down = Fault(applied=frozenset(), reply=Reply.NOT_APPLIED)
     world.faults.plan = lambda call: (
@@ -285,12 +272,10 @@ def test_a_warning_names_some_of_the_rows(caplog: pytest.LogCaptureFixture) -> N
 
 
 def test_nothing_is_printed_unless_a_program_asks_for_it() -> None:
-    """A library that writes to the error output by itself is in the way of its program's own."""
     assert any(isinstance(each, NullHandler) for each in getLogger("txn").handlers)
 
 
 def test_a_phase_that_stops_is_told_to_the_watch() -> None:
-    """Also where an exception ends it."""
     world = World()
     after_status(world, Status.LOCKED, Fault(reply=Reply.CRASH))
     with pytest.raises(Crash):
@@ -320,7 +305,6 @@ def test_a_no_from_a_server_that_is_behind_is_asked_again() -> None:
 
 
 def test_a_holder_that_decides_while_it_is_aborted_stays_committed() -> None:
-    """The two are compare-and-set on one cell: the later one is refused, and sees why."""
     world = World()
     holder = stopped_at(world, Status.LOCKED)
     plan_cell = column(b"txn", holder, b"plan")

@@ -40,19 +40,14 @@ def cells_left(world: World) -> list[Cell]:
     return [cell for cell in cells if cell is not None]
 
 
-# ------------------------------------------------------------------------------ the promise
-
-
 @pytest.mark.parametrize("marker", [Marker(ROW_KEY), Marker(ROW_KEY, 1), Marker(ROW_KEY, WEEK_MS)])
 def test_a_marker_survives_its_bytes(marker: Marker) -> None:
-    """One without a promise is written as it always was."""
     assert decode_marker(encode_marker(marker)) == marker
     assert (encode_marker(marker) == ROW_KEY) is (marker.retention_ms is None)
 
 
 @pytest.mark.parametrize("promise", [b"", b"0", b"-1", b"x", b"1 2", b"9" * 17, "٣".encode()])
 def test_a_promise_that_does_not_decode_is_none(promise: bytes) -> None:
-    """The token is then kept, which loses nothing."""
     assert decode_marker(ROW_KEY + b" " + promise) == Marker(ROW_KEY)
 
 
@@ -67,7 +62,6 @@ WAYS: dict[str, Callable[[Engine], object]] = {
 
 @pytest.mark.parametrize("way", WAYS)
 def test_the_promise_is_kept_with_the_marker(way: str) -> None:
-    """Whichever way the token came, and whoever looks at the marker later."""
     world = World()
     WAYS[way](world.engine)
     assert len(world.rows()) == 1
@@ -75,7 +69,6 @@ def test_the_promise_is_kept_with_the_marker(way: str) -> None:
 
 
 def test_a_block_makes_the_promise_as_well() -> None:
-    """It commits with its token."""
     world = World()
     with world.engine.transaction(once="job/7", once_retention_ms=5) as t:
         t.put(X, "1")
@@ -88,7 +81,6 @@ def test_a_block_makes_the_promise_as_well() -> None:
 def test_a_repeat_is_told_the_first_ones_transaction(
     first_ms: int | None, second_ms: int | None
 ) -> None:
-    """Whatever either of them promised; the first one's promise stands."""
     world = World()
     first = promised(world, first_ms)
     marker = world.value(MARKER)
@@ -110,18 +102,13 @@ def test_a_repeat_is_told_the_first_ones_transaction(
 def test_a_promise_that_makes_no_sense_is_refused(
     once: str | None, given: object, message: str
 ) -> None:
-    """Before anything is written."""
     world = World()
     with pytest.raises(InvalidRequestError, match=message):
         world.engine.commit(PUT, once=once, once_retention_ms=given)  # type: ignore[arg-type]
     assert world.rows() == []
 
 
-# ----------------------------------------------------------------------------- forgetting it
-
-
 def test_fsck_forgets_a_token_when_its_promise_has_run_out() -> None:
-    """All of it goes, its lock and its tag too; the data stays."""
     world = World()
     promised(world)
     world.clock.advance(WEEK_MS - 1)
@@ -134,7 +121,6 @@ def test_fsck_forgets_a_token_when_its_promise_has_run_out() -> None:
 
 
 def test_a_late_repeat_commits_again() -> None:
-    """What the promise was about: it is the caller's to keep."""
     world = World()
     promised(world, 1)
     world.clock.advance(DAY_MS + 1)
@@ -153,7 +139,6 @@ def test_a_short_promise_lasts_as_long_as_the_retention() -> None:
 
 
 def test_without_a_promise_a_token_is_kept() -> None:
-    """As those of older versions are, which made none."""
     world = World()
     promised(world, None)
     world.clock.advance(1_000 * WEEK_MS)
@@ -162,7 +147,6 @@ def test_without_a_promise_a_token_is_kept() -> None:
 
 
 def test_a_marker_that_is_being_asked_for_is_left_alone() -> None:
-    """A repeat has it locked at this moment, and will be answered."""
     world = World()
     promised(world)
     world.clock.advance(WEEK_MS + 1)
@@ -187,7 +171,6 @@ def test_a_marker_that_was_forgotten_and_came_again_is_another() -> None:
 
 
 def test_other_rows_of_the_transaction_table_are_no_markers() -> None:
-    """The doctor's, and what somebody put beside the markers."""
     world = World()
     odd = [marker_key(b"txn", b"odd")._replace(column=b"note"), MARKER._replace(row=b"doctor")]
     world.store.write([Edit(key, ROW_KEY + b" 1", 5) for key in odd])
@@ -195,7 +178,6 @@ def test_other_rows_of_the_transaction_table_are_no_markers() -> None:
 
 
 def test_where_a_store_cannot_forget_it_says_so() -> None:
-    """Thrift 1 takes no delete on a condition; nothing is locked in vain."""
     world = World()
     promised(world, 1)
     world.faults.features = world.faults.features - {"row_mutations"}
@@ -206,11 +188,7 @@ def test_where_a_store_cannot_forget_it_says_so() -> None:
     assert cells_left(world) == before
 
 
-# ---------------------------------------------------------------------------- by hand
-
-
 def test_a_person_may_forget_a_token_at_any_time() -> None:
-    """With a promise or without."""
     world = World()
     promised(world, None)
     assert purge_token(world.engine.context, b"job/7") == Repaired("deleted")
@@ -219,14 +197,12 @@ def test_a_person_may_forget_a_token_at_any_time() -> None:
 
 
 def test_a_token_that_nobody_has_used_cannot_be_forgotten() -> None:
-    """It may be misspelt."""
     with pytest.raises(InvalidRequestError, match="no request with this token"):
         purge_token(World().engine.context, b"job/8")
 
 
 def test_a_repeat_at_the_same_time_finds_the_token_or_commits_once() -> None:
-    """Before any call of the purge somebody repeats the request. Who comes before finds the first
-    transaction; of all who come after, one commits."""
+    """Who comes before the purge finds the first; of all who come after, one commits."""
     for stop in range(8):
         world = World()
         first = promised(world, None)

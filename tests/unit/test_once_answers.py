@@ -78,9 +78,6 @@ def engine(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Engine]:
         hosted.flush()
 
 
-# -------------------------------------------------------------------- what the token stands for
-
-
 def block(engine: Engine, content: str | None) -> Committed | None:
     with engine.transaction(once="t", once_content=content) as t:
         t.put(X, content or "1")
@@ -122,7 +119,6 @@ def test_a_token_with_another_content_is_an_error(engine: Engine, way: str) -> N
 
 
 def test_a_repeat_of_unknown_content_is_a_repeat(engine: Engine) -> None:
-    """A block's writes depend on what it reads; only a given content tells."""
     assert block(engine, None) is not None
     first = engine.find_once("t")
     assert first is not None and first.digest is None and not first.has_answer
@@ -174,9 +170,6 @@ def test_a_block_is_refused_before_it_runs() -> None:
         World().engine.transaction(once_content="c")
 
 
-# ----------------------------------------------------------------------------------- the answer
-
-
 ANSWERS = [
     *(None, True, 0, -1, 1.5, float("inf"), "ä", b"\0", [], {}, ()),
     [1, (2, ("x", b"y", [None])), {"a": (1,), (1, 2): 3, 4: 5}],
@@ -208,7 +201,6 @@ def make_knot() -> list[Any]:
     ids=lambda value: repr(value)[:20],
 )
 def test_an_answer_that_would_change_is_not_kept(answer: object) -> None:
-    """A repeat says so, which is better than another value than the first one."""
     assert encode_answer(answer) == b""
     world = World()
     world.engine.run(lambda t: (t.put(X, "1"), answer)[1], once="t")
@@ -230,9 +222,6 @@ def test_an_answer_that_does_not_decode_names_its_key(packed: bytes) -> None:
         world.engine.find_once("t")
 
 
-# -------------------------------------------------------------------------------------- blocks
-
-
 def sell(t: OptimisticTransaction) -> tuple[str, int]:
     """Take the last one of what is left."""
     left = int(t.get(X) or b"1")
@@ -243,7 +232,6 @@ def sell(t: OptimisticTransaction) -> tuple[str, int]:
 
 
 def test_a_repeated_block_returns_the_first_answer(engine: Engine) -> None:
-    """The buyer of the last pear would else hear that it is sold out."""
     assert engine.find_once("r") is None
     assert engine.outcome(once="r") is Outcome.UNKNOWN
     assert [engine.run(sell, once="r") for _ in range(2)] == [("taken", 0)] * 2
@@ -274,9 +262,6 @@ def test_tasks_get_the_first_answer_too(engine: Engine) -> None:
     asyncio.run(work())
 
 
-# ------------------------------------------------------------------- races and lost answers
-
-
 def lose_decision(world: World, *, applied: bool, down_ms: int) -> None:
     """Lose the answer to the next decision, and all calls for some time."""
     until: list[int] = []
@@ -297,7 +282,7 @@ def lose_decision(world: World, *, applied: bool, down_ms: int) -> None:
 def test_a_block_with_a_token_finds_out_what_became_of_it(
     protocol: ProtocolName, applied: bool, down_ms: int
 ) -> None:
-    """As pymongo and FoundationDB do: at most one attempt commits, so it is safe."""
+    """At most one attempt commits, so it is safe to run it again."""
     world, calls = World(protocol=protocol), []
     lose_decision(world, applied=applied, down_ms=down_ms)
 
@@ -366,8 +351,6 @@ ENDS: dict[str, Callable[[OptimisticTransaction], object]] = {
 def test_a_block_whose_token_is_committed_meanwhile_has_that_answer(
     engine: Engine, end: str, attempts: int
 ) -> None:
-    """Another request of the same buyer was faster, however this one ends."""
-
     def overtaken(t: OptimisticTransaction) -> object:
         t.get(X)
         assert engine.run(sell, once="r") == ("taken", 0)
@@ -379,7 +362,6 @@ def test_a_block_whose_token_is_committed_meanwhile_has_that_answer(
 
 @pytest.mark.parametrize("attempts", [1, 5])
 def test_a_block_that_fails_raises_its_own_error(attempts: int) -> None:
-    """It ran once, and its token stays free."""
     world, calls = World(), []
 
     def work(t: OptimisticTransaction) -> None:

@@ -152,7 +152,6 @@ def test_both_ways_leave_the_same(
 
 @pytest.mark.parametrize("protocol", ["six-phase", "fenced"])
 def test_a_listener_hears_of_one_write_and_makes_no_other_calls(protocol: ProtocolName) -> None:
-    """Otherwise metrics and traces cost several times what they observe."""
     calls: dict[bool, list[str]] = {}
     events: list[Event] = []
     for is_heard in (False, True):
@@ -179,7 +178,6 @@ def test_a_listener_hears_of_one_write_and_makes_no_other_calls(protocol: Protoc
 
 @pytest.mark.parametrize("protocol", ["six-phase", "fenced"])
 def test_what_is_not_done_in_one_write_is_heard_of_once(protocol: ProtocolName) -> None:
-    """A false assertion undoes it, and the phases follow; nobody has decided then."""
     store, clock = in_memory()
     store.ensure_table(TABLE, {b"d": Family(), b"e": Family()})
     events: list[Event] = []
@@ -200,8 +198,6 @@ def test_what_is_not_done_in_one_write_is_heard_of_once(protocol: ProtocolName) 
 def test_a_commit_that_becomes_late_in_it_does_not_happen(
     protocol: ProtocolName, reads: int
 ) -> None:
-    """The deadline passes at any of the readings of the clock."""
-
     class Jumping(ManualClock):
         left = 0
 
@@ -230,7 +226,6 @@ def test_a_commit_that_becomes_late_in_it_does_not_happen(
 
 @pytest.mark.parametrize("protocol", ["six-phase", "fenced"])
 def test_a_commit_whose_read_takes_too_long_does_not_happen(protocol: ProtocolName) -> None:
-    """The deadline is checked once more when all is planned."""
     store, clock = in_memory()
     store.ensure_table(TABLE, {b"d": Family(), b"e": Family()})
     engine = open_engine(store, clock, protocol)
@@ -248,8 +243,6 @@ def test_a_commit_whose_read_takes_too_long_does_not_happen(protocol: ProtocolNa
 
 @pytest.mark.parametrize("protocol", ["six-phase", "fenced"])
 def test_a_row_that_was_poisoned_is_not_overwritten(protocol: ProtocolName) -> None:
-    """The phases follow, which find out whose it is; the request commits under another row key."""
-
     def prepare() -> tuple[Store, Engine]:
         store, clock = in_memory()
         store.ensure_table(TABLE, {b"d": Family(), b"e": Family()})
@@ -266,8 +259,7 @@ def test_a_row_that_was_poisoned_is_not_overwritten(protocol: ProtocolName) -> N
 
 @pytest.mark.parametrize("ahead_ms", range(4))
 def test_a_marker_that_hides_the_value_hides_the_lock_too(ahead_ms: int) -> None:
-    """The clock goes on between the read and the write. A value is never written below a delete
-    marker above which its lock lies: it would be reported as committed and not be there."""
+    """The value would be reported as committed and not be there."""
     store, clock = in_memory()
     clock.advance(1_000_000)
     store.ensure_table(TABLE, {b"d": Family(database=b"txn"), b"e": Family(database=b"txn")})

@@ -55,11 +55,7 @@ def counted(world: World) -> tuple[Engine, CountingStore]:
     return engine, counting
 
 
-# ---------------------------------------------------------------------- what a block sees
-
-
 def test_a_block_is_committed_at_its_end() -> None:
-    """All of it at one timestamp, or nothing."""
     world = given(y=b"old")
     with world.engine.transaction(labels={"job": "7"}) as t:
         t.put(X, "1")
@@ -72,7 +68,6 @@ def test_a_block_is_committed_at_its_end() -> None:
 
 
 def test_a_block_sees_its_own_writes() -> None:
-    """The last of them, in reads and in scans, whatever is stored."""
     world = given(x=b"1", y=b"1", z=b"1")
     with world.engine.transaction() as t:
         t.put(X, b"2")
@@ -102,7 +97,6 @@ def test_what_a_block_wrote_it_does_not_read() -> None:
 
 
 def test_a_repeated_read_returns_the_same() -> None:
-    """Whatever others commit meanwhile, and whether the key is read or scanned."""
     world = given(x=b"1", z=b"1")
     cell = world.cell(X)
     with pytest.raises(ConflictError), world.engine.transaction() as t:
@@ -116,7 +110,6 @@ def test_a_repeated_read_returns_the_same() -> None:
 
 
 def test_keys_are_answered_as_they_were_asked() -> None:
-    """A key without its table is the same key."""
     world = given(x=b"1")
     short = Key("x", "d", "x")
     with world.engine.transaction() as t:
@@ -126,7 +119,6 @@ def test_keys_are_answered_as_they_were_asked() -> None:
 
 
 def test_counters_are_those_of_hbase() -> None:
-    """Eight bytes, big-endian, signed; absent is 0."""
     world = given(y=counter(-2))
     with world.engine.transaction() as t:
         assert t.increment(X) == 1
@@ -140,7 +132,6 @@ def test_counters_are_those_of_hbase() -> None:
     [(b"12", 1, "not a counter"), (counter(2**63 - 1), 1, "overflows"), (counter(0), 2**64, "ove")],
 )
 def test_what_is_no_counter_is_not_counted(value: bytes, by: int, message: str) -> None:
-    """HBase would wrap around; here it is an error, and nothing is written."""
     world = given(x=value)
     with pytest.raises(InvalidRequestError, match=message), world.engine.transaction() as t:
         t.increment(X, by)
@@ -148,7 +139,6 @@ def test_what_is_no_counter_is_not_counted(value: bytes, by: int, message: str) 
 
 
 def test_append_adds_to_what_is_there() -> None:
-    """Or begins it."""
     world = given(x=b"a")
     with world.engine.transaction() as t:
         assert (t.append(X, "b"), t.append(X, b"c"), t.append(Y, "d")) == (b"ab", b"abc", b"d")
@@ -169,7 +159,6 @@ def test_append_adds_to_what_is_there() -> None:
     ],
 )
 def test_what_can_never_be_committed_is_refused_in_the_block(work: Work) -> None:
-    """Where its line is, and not at the end."""
     world = World()
     with pytest.raises(InvalidRequestError), world.engine.transaction() as t:
         work(t)
@@ -191,7 +180,6 @@ def test_what_can_never_be_committed_is_refused_in_the_block(work: Work) -> None
 def test_a_block_is_entered_once_whatever_it_did(
     work: Callable[[OptimisticTransaction], object],
 ) -> None:
-    """A second time it would assert what the first one had read."""
     t = World().engine.transaction()
     with suppress(ZeroDivisionError), t:
         work(t)
@@ -200,7 +188,6 @@ def test_a_block_is_entered_once_whatever_it_did(
 
 
 def test_a_transaction_is_one_block() -> None:
-    """Outside there is nothing that would commit what it does, or check what it read."""
     world = World()
     t = world.engine.transaction()
     with pytest.raises(InvalidRequestError, match="inside its with"):
@@ -215,7 +202,6 @@ def test_a_transaction_is_one_block() -> None:
 
 
 def test_an_exception_in_the_block_writes_nothing() -> None:
-    """It passes through as it is."""
     world = World()
     engine, counting = counted(world)
     with pytest.raises(KeyError, match="mine"), engine.transaction() as t:
@@ -223,9 +209,6 @@ def test_an_exception_in_the_block_writes_nothing() -> None:
         raise KeyError("mine")
     assert t.result is None
     assert not counting.calls
-
-
-# ---------------------------------------------------------------------- what is validated
 
 
 @pytest.mark.parametrize(
@@ -247,8 +230,6 @@ def test_an_exception_in_the_block_writes_nothing() -> None:
 def test_what_was_read_must_not_have_changed(
     change: Mutation | Delete, writes: bool, look: Work
 ) -> None:
-    """Nor what was read as absent, nor what a scan found nowhere; else the block would be wrong
-    about what it saw. That is a conflict: run it again."""
     world = given(x=b"1")
     with (
         pytest.raises(ConflictError, match="has changed") as caught,
@@ -265,7 +246,6 @@ def test_what_was_read_must_not_have_changed(
 
 
 def test_what_was_not_read_may_change() -> None:
-    """A range is guarded as far as it goes, and in the columns that were asked for."""
     world = given(x=b"1", y=b"1")
     with world.engine.transaction() as t:
         assert len(t.scan(stop="y")) == len(t.scan(columns=[("d", "x")], stop="y")) == 1
@@ -276,7 +256,6 @@ def test_what_was_not_read_may_change() -> None:
 
 
 def test_columns_beside_those_of_a_scan_may_come() -> None:
-    """They are not in its range."""
     world = given(x=b"1")
     with world.engine.transaction() as t:
         t.scan(columns=[("d", "x")])
@@ -286,7 +265,6 @@ def test_columns_beside_those_of_a_scan_may_come() -> None:
 
 
 def test_a_key_that_was_deleted_from_a_scanned_range_stays_away() -> None:
-    """Its lock and tag are there, which say nothing; and what comes and goes was never seen."""
     world = given(x=b"1")
     other(world, Mutation(Y, b"1"))
     other(world, Delete(Y))
@@ -300,7 +278,6 @@ def test_a_key_that_was_deleted_from_a_scanned_range_stays_away() -> None:
 
 
 def test_of_two_that_add_to_what_both_scanned_one_commits() -> None:
-    """The phantom of each is in the range of the other: whoever looks later sees a lock."""
     world = World()
     engine = world.client(world.faults, seed=2)
     late = world.client(seed=3).transaction().__enter__()
@@ -337,7 +314,6 @@ def test_a_key_that_a_scan_did_not_find_is_written_only_where_it_is_still_missin
 
 
 def test_a_lock_in_a_scanned_range_is_waited_for() -> None:
-    """Its owner is about to put a key there, or to go away; a dead one is settled in time."""
     world = given(x=b"1")
     holder = stopped_at(world, Status.LOCKED, key=Y)
     engine = world.client(seed=2)
@@ -375,7 +351,6 @@ def test_with_a_token_what_came_may_be_its_own() -> None:
 
 
 def test_with_a_token_a_stranger_is_a_stranger() -> None:
-    """Where the token has not committed, a key that came is a conflict as without."""
     world = given(x=b"1")
     with pytest.raises(ConflictError), world.engine.transaction(once="job") as t:
         t.scan()
@@ -384,7 +359,6 @@ def test_with_a_token_a_stranger_is_a_stranger() -> None:
 
 
 def test_a_required_assertion_must_hold() -> None:
-    """Of what is stored before the block's own changes; it is no conflict."""
     world = given(x=b"1")
     with world.engine.transaction() as t:
         t.put(X, b"2")
@@ -403,7 +377,6 @@ def test_a_required_assertion_must_hold() -> None:
 
 
 def test_a_required_version_is_not_one_that_was_read() -> None:
-    """Who asked for it wants to know that it is false."""
     world = given(x=b"1")
     with pytest.raises(AssertionFailedError, match="Version"), world.engine.transaction() as t:
         t.require(Version(X, 5))
@@ -421,9 +394,6 @@ def test_a_conflict_goes_before_a_required_assertion() -> None:
                 t.put(Y, b"1")
 
 
-# ---------------------------------------------------------------- blocks that write nothing
-
-
 @pytest.mark.parametrize(
     ("work", "calls"),
     [
@@ -439,7 +409,6 @@ def test_a_conflict_goes_before_a_required_assertion() -> None:
     ],
 )
 def test_what_a_block_costs_that_writes_nothing(work: Work, calls: dict[str, int]) -> None:
-    """One read is of one instant already; more are read once more, together."""
     world = World()
     engine, counting = counted(world)
     for once in (None, "job"):
@@ -460,11 +429,7 @@ def test_reads_of_a_block_were_true_together() -> None:
         assert (first, t.get(Y)) == (b"1", b"1")
 
 
-# ------------------------------------------------------------------------------------- run
-
-
 def test_run_returns_what_the_function_returned() -> None:
-    """From the attempt that committed."""
     world = given(x=counter(4))
     tries: list[int] = []
 
@@ -481,7 +446,6 @@ def test_run_returns_what_the_function_returned() -> None:
 
 
 def test_run_repeats_what_only_reads() -> None:
-    """A snapshot of several reads is worth as much."""
     world = given(x=b"1", y=b"1")
     tries: list[None] = []
 
@@ -505,7 +469,6 @@ def test_run_repeats_what_only_reads() -> None:
     ],
 )
 def test_run_repeats_nothing_else(work: Work, error: type[Exception]) -> None:
-    """It would be the same again."""
     tries: list[None] = []
 
     def counting(t: OptimisticTransaction) -> None:
@@ -518,7 +481,6 @@ def test_run_repeats_nothing_else(work: Work, error: type[Exception]) -> None:
 
 
 def test_run_does_not_repeat_what_may_have_committed() -> None:
-    """Its function would happen twice."""
     world = World()
     tries: list[None] = []
 
@@ -547,7 +509,6 @@ def always_overtaken(world: World) -> Work:
 
 
 def test_run_gives_up_after_its_attempts() -> None:
-    """With the last conflict."""
     world = World()
     rows = len(world.rows())
     with pytest.raises(ConflictError, match="has changed"):
@@ -556,7 +517,6 @@ def test_run_gives_up_after_its_attempts() -> None:
 
 
 def test_run_gives_up_at_its_deadline() -> None:
-    """It holds for all attempts together, and is told apart from a conflict."""
     world = World()
     began = world.clock.monotonic_ms()
     with pytest.raises(DeadlineError, match="deadline passed between attempts") as caught:
@@ -566,7 +526,6 @@ def test_run_gives_up_at_its_deadline() -> None:
 
 
 def test_an_attempt_that_outlasts_the_deadline_is_the_last() -> None:
-    """It has conflicted meanwhile, and no pause is waited for nothing."""
     world = World()
 
     def work(t: OptimisticTransaction) -> None:
@@ -579,7 +538,6 @@ def test_an_attempt_that_outlasts_the_deadline_is_the_last() -> None:
 
 
 def test_the_deadline_of_a_run_bounds_its_commit() -> None:
-    """Also while it waits for somebody else's lock."""
     world = World(Policy(lock_ttl_ms=60_000, attempts=4, store_patience_ms=10))
     stopped_at(world, Status.LOCKED)
     began = world.clock.monotonic_ms()
@@ -590,7 +548,6 @@ def test_the_deadline_of_a_run_bounds_its_commit() -> None:
 
 @pytest.mark.parametrize("deadline_ms", [0, -1])
 def test_a_block_with_a_spent_budget_writes_nothing(deadline_ms: int) -> None:
-    """Who divides its time among calls has none left at times; it does not mean 30 s more."""
     world = World()
     before = world.keys_kept()
     with (
@@ -603,7 +560,6 @@ def test_a_block_with_a_spent_budget_writes_nothing(deadline_ms: int) -> None:
 
 @pytest.mark.parametrize("deadline_ms", [0, -1])
 def test_a_run_with_a_spent_budget_does_not_begin(deadline_ms: int) -> None:
-    """The function may be long, and have no time to commit."""
     begun: list[object] = []
     with pytest.raises(DeadlineError, match="deadline passed"):
         World().engine.run(begun.append, deadline_ms=deadline_ms)
@@ -611,7 +567,6 @@ def test_a_run_with_a_spent_budget_does_not_begin(deadline_ms: int) -> None:
 
 
 def test_what_the_function_takes_is_not_left_for_its_commit() -> None:
-    """The bound is for all of it together."""
     world = World(Policy(lock_ttl_ms=60_000, attempts=4, store_patience_ms=10))
     stopped_at(world, Status.LOCKED)
     began = world.clock.monotonic_ms()
@@ -626,13 +581,11 @@ def test_what_the_function_takes_is_not_left_for_its_commit() -> None:
 
 
 def test_a_run_takes_an_attempt_at_least() -> None:
-    """None would return nothing, and have done nothing."""
     with pytest.raises(InvalidRequestError, match="attempts must be at least 1"):
         World().engine.run(lambda t: None, attempts=0)
 
 
 def test_run_hands_on_what_the_commit_takes() -> None:
-    """Token, labels and acknowledgement, with each attempt."""
     world = World()
     engine = world.engine
     for _ in range(2):
@@ -643,7 +596,6 @@ def test_run_hands_on_what_the_commit_takes() -> None:
 
 
 def test_a_transaction_has_a_limit_of_rows() -> None:
-    """Each is asserted and locked."""
     world = given(x=b"1", y=b"1")
     engine = Engine(world.store, table=TABLE, policy=Policy(snapshot_rows=1))
     with pytest.raises(InvalidRequestError, match="limit=1"), engine.transaction() as t:
@@ -652,7 +604,6 @@ def test_a_transaction_has_a_limit_of_rows() -> None:
 
 
 def test_a_client_that_dies_at_the_end_of_its_block_is_finished() -> None:
-    """What it decided is there for all: a block is a transaction like any other."""
     world = given(x=counter(1))
     after_status(world, Status.ASSERTED, Fault(reply=Reply.CRASH))
     with pytest.raises(Crash), world.engine.transaction() as t:
@@ -663,7 +614,6 @@ def test_a_client_that_dies_at_the_end_of_its_block_is_finished() -> None:
 
 
 def test_a_stored_cell_that_nobody_committed_is_read_like_any_other() -> None:
-    """Data that was there before."""
     world = World()
     world.store.write([Edit(X, b"1", 5)])
     with world.engine.transaction() as t:

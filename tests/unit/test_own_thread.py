@@ -58,7 +58,6 @@ def test_an_engine_refuses_calls_inside_atomically(engine: Engine, name: str) ->
 
 @pytest.mark.parametrize("name", ["commit", "submit", "flush", "close"])
 def test_an_engine_refuses_calls_while_its_queue_is_changed(engine: Engine, name: str) -> None:
-    """The lock of the queue is not reentrant: a handler waited for its own thread for ever."""
     backend = engine.backend
     assert isinstance(backend, LocalBackend)
     with backend._group_commit._lock, pytest.raises(InvalidRequestError, match="this thread"):
@@ -111,7 +110,6 @@ class Handler:
 
 @pytest.mark.parametrize("key", [X, Y])
 def test_a_signal_handler_commits_or_is_told_why_not(engine: Engine, key: Key) -> None:
-    """It waited for its own thread: ten seconds in an embedded store, for ever in memory."""
     found: set[type] = set()
     at, is_there = 1, True
     while is_there:

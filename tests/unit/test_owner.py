@@ -27,7 +27,6 @@ def read_owner(engine: Any, transaction: bytes) -> str:
 
 
 def test_a_row_names_the_program_the_process_and_the_host(tmp_path: Path) -> None:
-    """At night only this tells whom to call, and what to kill."""
     for name, program in {"billing": "billing", None: name_owner()[: -len(HERE)]}.items():
         with connect(f"embedded://{tmp_path}", table="t", name=name) as engine:
             engine.ensure_table("t", ["d"])
@@ -36,7 +35,6 @@ def test_a_row_names_the_program_the_process_and_the_host(tmp_path: Path) -> Non
 
 
 def test_a_forked_child_is_another_owner(tmp_path: Path) -> None:
-    """A pool of workers is forked after the engine was opened; each worker may die alone."""
     with connect(f"embedded://{tmp_path}", table="t", name="pool") as engine:
         engine.ensure_table("t", ["d"])
         engine.commit([Mutation(X, "1")])
@@ -74,14 +72,12 @@ def test_a_program_is_named_by_its_script_or_module(
 
 @pytest.mark.parametrize("name", ["", "a" * 65, "a\nb", "\udcff", 5, b"billing"])
 def test_a_name_that_cannot_be_shown_is_refused(name: Any) -> None:
-    """Before anything is written."""
     for uri in ("memory://", "txn://127.0.0.1:1"):
         with pytest.raises(InvalidRequestError, match="name must be "):
             connect(uri, name=name)
 
 
 def test_the_longest_owner_is_stored(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Each of its letters may be written as six."""
     monkeypatch.setattr(sys, "argv", ["\udcff" * 300])
     monkeypatch.setattr(sys.modules["__main__"], "__spec__", None)
     owner = name_owner("\udcff" * MAX_NAME)

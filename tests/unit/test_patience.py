@@ -70,7 +70,6 @@ CALLS: dict[str, Callable[[Store], object]] = {
 def test_a_call_that_is_not_answered_ends_soon_after_the_deadline_of_its_caller(
     silent: Callable[[], Iterator[Store]], name: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """A stopped server took the whole time of the store, of 30 s, whatever `deadline_ms`."""
     monkeypatch.setattr(clock_module, "MOMENT_MS", 20)
     clock = SystemClock()
     context = replace(World().engine.context, clock=clock, until_ms=clock.monotonic_ms() + 30)
@@ -81,7 +80,6 @@ def test_a_call_that_is_not_answered_ends_soon_after_the_deadline_of_its_caller(
 
 
 def test_a_caller_has_a_moment_after_its_deadline_and_at_least_that() -> None:
-    """What is only slow answers in it, and can then be aborted, instead of left to others."""
     assert call_until(5_000, lambda: limit_due(1_000, 31_000)) == 6_000
     assert call_until(5_000, lambda: limit_due(9_000, 39_000)) == 10_000
     assert call_until(5_000, lambda: limit_due(1_000, 2_000)) == 2_000
@@ -89,8 +87,6 @@ def test_a_caller_has_a_moment_after_its_deadline_and_at_least_that() -> None:
 
 
 def test_the_limit_of_a_call_ends_with_it_and_is_its_threads_alone() -> None:
-    """What follows, such as putting what is decided, has all its time."""
-
     def fail() -> None:
         raise StoreError("away")
 

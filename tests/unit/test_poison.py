@@ -122,12 +122,8 @@ def abort(world: World, row_key: bytes) -> None:
     roll_back(context, [load_transaction(context, row)], lambda _: "impatience")
 
 
-# --------------------------------------------------------------------------- those who meet it
-
-
 @BOTH
 def test_a_lock_without_a_row_is_freed_after_a_lock_ttl_and_poison(protocol: ProtocolName) -> None:
-    """Its row may still come, and its owner may be alive."""
     world = Orphan(protocol)
     resolver = Resolver(world.engine.context)
     assert not world.resolve(resolver)
@@ -145,7 +141,6 @@ def test_a_lock_without_a_row_is_freed_after_a_lock_ttl_and_poison(protocol: Pro
 
 @BOTH
 def test_whoever_wants_the_key_waits_a_lock_ttl_and_commits(protocol: ProtocolName) -> None:
-    """It is not told of the dead one's conflict, as it is not of any dead holder's."""
     world = Orphan(protocol)
     began_ms = world.clock.monotonic_ms()
     world.client(seed=2).commit([Mutation(X, b"2")])
@@ -157,7 +152,6 @@ def test_whoever_wants_the_key_waits_a_lock_ttl_and_commits(protocol: ProtocolNa
 
 @BOTH
 def test_a_reader_does_not_wait_for_it(protocol: ProtocolName) -> None:
-    """Without a row nothing is decided, so that the cell speaks for itself."""
     world = Orphan(protocol)
     began_ms = world.clock.monotonic_ms()
     cell = world.client(seed=2).read([X])[X]
@@ -215,7 +209,6 @@ def test_a_lost_answer_to_poison_is_settled(
 def test_a_row_that_arrives_before_poison_is_that_of_a_living_owner(
     protocol: ProtocolName,
 ) -> None:
-    """It has a whole lock TTL from when it was first seen."""
     world = Orphan(protocol)
     resolver = Resolver(world.client(world.faults, seed=2).context)
     assert not world.resolve(resolver)
@@ -260,7 +253,6 @@ def test_a_row_that_arrives_after_poison_never_decides(protocol: ProtocolName) -
 
 @BOTH
 def test_a_lock_that_arrives_after_poison_is_freed_at_once(protocol: ProtocolName) -> None:
-    """A poisoned transaction is finished: nobody waits for it again."""
     world = Orphan(protocol)
     assert poison_row(world.engine.context, world.row_key)
     began_ms = world.clock.monotonic_ms()
@@ -270,7 +262,6 @@ def test_a_lock_that_arrives_after_poison_is_freed_at_once(protocol: ProtocolNam
 
 @BOTH
 def test_several_clients_may_poison_one_row(protocol: ProtocolName) -> None:
-    """Each of them may then free the lock."""
     world = Orphan(protocol)
     assert poison_row(world.engine.context, world.row_key)
     first = world.row
@@ -281,7 +272,6 @@ def test_several_clients_may_poison_one_row(protocol: ProtocolName) -> None:
 
 @BOTH
 def test_the_end_of_a_transaction_is_not_poisoned(protocol: ProtocolName) -> None:
-    """Its row is there, whatever it says."""
     world = World(protocol=protocol)
     done = world.engine.commit([Mutation(X, b"1"), Mutation(Y, b"1")])
     assert not poison_row(world.engine.context, done.transaction)
@@ -292,7 +282,6 @@ def test_the_end_of_a_transaction_is_not_poisoned(protocol: ProtocolName) -> Non
 def test_a_row_that_a_crash_undoes_is_poisoned_before_its_lock_is_freed(
     protocol: ProtocolName,
 ) -> None:
-    """A client that was about to abort it finds it absent, and its first write may come again."""
     world = Orphan(protocol)
     world.dead.deliver()
     resolver = Resolver(world.client(world.faults, seed=2).context)
@@ -307,9 +296,7 @@ def test_a_row_that_a_crash_undoes_is_poisoned_before_its_lock_is_freed(
 
 @BOTH
 def test_a_row_that_is_written_again_after_a_crash_keeps_its_lock(protocol: ProtocolName) -> None:
-    """Its owner has not heard of its first write, which a crash undid while another client was
-    about to abort it. If that client freed the lock, late, both this owner and the next would
-    commit: a lost update."""
+    """If its lock were freed, late, both this owner and the next would commit: a lost update."""
     world = World(replace(POLICY, attempts=1), protocol=protocol)
     world.engine.commit([Mutation(X, b"0"), Mutation(Y, b"0")])
     world.clock.advance(1)
@@ -360,12 +347,8 @@ def test_a_row_that_is_written_again_after_a_crash_keeps_its_lock(protocol: Prot
     assert (len(writes), world.value(X)) == (2, b"0")
 
 
-# ----------------------------------------------------------------------------------- its owner
-
-
 @BOTH
 def test_an_owner_that_was_poisoned_commits_with_a_new_row_key(protocol: ProtocolName) -> None:
-    """Its row and lock were on their way for longer than others wait. It costs an attempt."""
     world = World(protocol=protocol)
     world.engine.commit([Mutation(X, b"0"), Mutation(Y, b"0")])
     world.clock.advance(1)
@@ -422,8 +405,7 @@ def test_a_living_owner_is_told_of_a_conflict(protocol: ProtocolName) -> None:
 def test_an_owner_that_finds_poison_after_its_decision_knows_nothing(
     protocol: ProtocolName, is_lost: bool
 ) -> None:
-    """Its first request may have committed, and the row have been finished, deleted and poisoned
-    since, while its process was stopped."""
+    """It may have committed, and the row have been finished, deleted and poisoned since."""
     world = World(replace(POLICY, attempts=1), protocol=protocol)
 
     def delete_and_poison() -> None:
@@ -444,8 +426,6 @@ def test_an_owner_that_finds_poison_after_its_decision_knows_nothing(
 def test_an_owner_aborts_what_a_crash_of_a_server_has_undone(
     protocol: ProtocolName, left: Status | None
 ) -> None:
-    """The row, or its step to 1-LOCKED, was not yet in the log. It has not decided, and the next
-    attempt has a new row key."""
     world = World(protocol=protocol)
     undone: list[bytes] = []
 
@@ -467,7 +447,6 @@ def test_an_owner_aborts_what_a_crash_of_a_server_has_undone(
 def test_an_owner_whose_undone_row_another_client_poisons_tries_again(
     protocol: ProtocolName,
 ) -> None:
-    """So young a row was not deleted: it was lost, and nothing of it was decided."""
     world = World(protocol=protocol)
     undone: list[bytes] = []
 
@@ -483,7 +462,6 @@ def test_an_owner_whose_undone_row_another_client_poisons_tries_again(
 
 
 def test_an_abort_releases_the_locks_of_a_row_that_a_crash_has_undone() -> None:
-    """The row is gone when it is to be aborted; others would wait for its locks for a lock TTL."""
     world = World(replace(POLICY, attempts=1))
     world.faults.plan = when_stepping(
         Status.ABORTING, lambda: lose_steps(world, world.holder(X), None), Fault()
@@ -494,7 +472,6 @@ def test_an_abort_releases_the_locks_of_a_row_that_a_crash_has_undone() -> None:
 
 
 def test_an_owner_that_was_stopped_for_long_does_not_poison_its_absent_row() -> None:
-    """It may have committed, and been deleted."""
     world = World(replace(POLICY, attempts=1))
 
     def undo() -> None:
@@ -509,7 +486,6 @@ def test_an_owner_that_was_stopped_for_long_does_not_poison_its_absent_row() -> 
 
 @BOTH
 def test_an_owner_that_cannot_poison_its_absent_row_knows_nothing(protocol: ProtocolName) -> None:
-    """The request may be carried out later."""
     world = World(replace(POLICY, attempts=1), protocol=protocol)
     lose = when_stepping(Status.ASSERTED, lambda: lose_steps(world, world.holder(X), None), Fault())
 
@@ -552,7 +528,6 @@ def test_an_owner_that_cannot_read_why_it_was_aborted_knows_nothing(
 
 @BOTH
 def test_an_owner_that_was_aborted_at_its_decision_knows_it(protocol: ProtocolName) -> None:
-    """The row has its buffer, so that nobody has deleted it."""
     world = World(replace(POLICY, attempts=1), protocol=protocol)
     world.faults.plan = when_stepping(
         Status.ASSERTED, lambda: abort(world, world.holder(X)), Fault()
@@ -564,7 +539,7 @@ def test_an_owner_that_was_aborted_at_its_decision_knows_it(protocol: ProtocolNa
 def test_a_local_commit_that_was_lost_and_poisoned_did_not_take_effect(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    """Nothing of a local transaction is ever late, so that poison proves that there was no row."""
+    """Nothing of a local transaction is ever late: poison proves that there was no row."""
     world = World()
     world.faults.features |= {"atomic"}
     rows: list[bytes] = []
@@ -588,12 +563,8 @@ def test_a_local_commit_that_was_lost_and_poisoned_did_not_take_effect(
     assert world.value(X) is None
 
 
-# ---------------------------------------------------------------------------- what becomes of it
-
-
 @BOTH
 def test_a_row_without_a_buffer_is_poison_and_one_with_junk_is_not(protocol: ProtocolName) -> None:
-    """An owner writes its buffer with its row, and fsck deletes both together."""
     world = Orphan(protocol)
     assert poison_row(world.engine.context, world.row_key)
     world.require_poisoned()
@@ -607,7 +578,6 @@ def test_a_row_without_a_buffer_is_poison_and_one_with_junk_is_not(protocol: Pro
 def test_fsck_frees_the_lock_of_an_absent_row_once_its_grace_is_over(
     protocol: ProtocolName,
 ) -> None:
-    """A living client's row may be a moment late."""
     world = Orphan(protocol)
     context = world.engine.context
     world.clock.advance(GRACE_MS - 10)
@@ -637,7 +607,6 @@ def test_fsck_frees_the_lock_of_an_absent_row_once_its_grace_is_over(
 @BOTH
 @pytest.mark.parametrize("early", [True, False])
 def test_fsck_keeps_the_lock_of_a_row_that_arrives(protocol: ProtocolName, early: bool) -> None:
-    """Before it looks at the row again, or between that and the poison."""
     world = Orphan(protocol)
     context = world.client(world.faults, seed=2).context
     world.clock.advance(GRACE_MS + 10)
@@ -652,7 +621,6 @@ def test_fsck_keeps_the_lock_of_a_row_that_arrives(protocol: ProtocolName, early
 
 @BOTH
 def test_fsck_poisons_a_row_once_for_all_its_locks(protocol: ProtocolName) -> None:
-    """A dead client may have left many locks, and one row that never came."""
     world = Orphan(protocol)
     locks = [world.engine.context.rules.lock_of(key) for key in (X, Y)]
     cell = world.cell(world.lock)
@@ -669,7 +637,6 @@ def test_fsck_poisons_a_row_once_for_all_its_locks(protocol: ProtocolName) -> No
 
 @BOTH
 def test_a_part_that_was_poisoned_fails_with_its_transaction(protocol: ProtocolName) -> None:
-    """Its lock was met before its row came. The part's row key is used only once."""
     world = World(protocol=protocol)
     client = PartsClient(world.engine)
     parent = client.begin()

@@ -56,7 +56,6 @@ class Pauses(threading.Event):
 def test_whatever_fails_is_told_and_done_again(
     error: Exception, caplog: pytest.LogCaptureFixture
 ) -> None:
-    """A thread that died of its first error let a lease run out with nobody the wiser."""
     told: list[Event] = []
     fails = iter([error, error, None, error, None, None])
 
@@ -74,8 +73,6 @@ def test_whatever_fails_is_told_and_done_again(
 
 
 def test_the_pauses_after_failures_have_a_bound() -> None:
-    """A third of the interval: a store that comes back is noticed within the lease."""
-
     def work() -> None:
         raise MaybeApplied("away")
 
@@ -85,8 +82,6 @@ def test_the_pauses_after_failures_have_a_bound() -> None:
 
 
 def test_a_watch_that_raises_ends_nothing(caplog: pytest.LogCaptureFixture) -> None:
-    """It must not; but a lease is no price for a mistake in somebody's metrics."""
-
     def fail(*event: Event) -> None:
         raise ValueError("odd")
 
@@ -97,8 +92,6 @@ def test_a_watch_that_raises_ends_nothing(caplog: pytest.LogCaptureFixture) -> N
 
 
 def test_a_closed_store_ends_it(caplog: pytest.LogCaptureFixture) -> None:
-    """There is nothing left to work at; that is no failure."""
-
     def work() -> None:
         raise StoreClosedError("closed")
 
@@ -109,7 +102,6 @@ def test_a_closed_store_ends_it(caplog: pytest.LogCaptureFixture) -> None:
 
 
 def test_what_says_that_it_is_done_with_ends() -> None:
-    """Such as a session that others have ended."""
     pauses = Pauses(9)
     repeat("send heartbeat", lambda: False, pauses, 30)
     assert pauses.seconds == [30]
@@ -125,7 +117,6 @@ def until(is_so: Callable[[], bool]) -> None:
 
 
 def test_a_lease_goes_on_being_extended_after_any_error() -> None:
-    """One that no driver should raise ended the thread, and the lease with it."""
     fails = iter([ZeroDivisionError("odd"), CorruptRowError("odd")])
     extended: list[bool] = []
 
@@ -173,7 +164,6 @@ def test_a_row_that_is_no_line_of_locks_ends_no_session() -> None:
 
 
 def test_a_session_goes_on_after_any_error(caplog: pytest.LogCaptureFixture) -> None:
-    """Whatever a commit raises, the next beat may be in time."""
     store, clock = open_store("memory://"), ManualClock()
     manager = manager_on(store, clock, "one", lease_ms=30)
     engine = queues_of(manager).engine

@@ -13,19 +13,16 @@ A, B = Key("a", "d", "x"), Key("b", "d", "x")
 
 
 def test_keys_get_the_default_table() -> None:
-    """Locks and rows are shared with clients that have another default."""
     request = bind_request([Mutation(A, b"1"), Delete(B)], [Some(A)], table=b"t")
     assert request.keys == (A._replace(table=b"t"), B._replace(table=b"t"))
 
 
 def test_a_table_that_is_named_stays() -> None:
-    """The default fills in; it never overrides."""
     named = A._replace(table=b"own")
     assert bind_request([Delete(named)], [~Some(named)], table=b"t").keys == (named,)
 
 
 def test_iterators_are_taken() -> None:
-    """A generator of mutations is what a Spark job has."""
     assert len(bind_request(iter([Delete(A), Delete(B)]), table=b"t").mutations) == 2
 
 
@@ -49,33 +46,28 @@ def test_iterators_are_taken() -> None:
     ],
 )
 def test_bad_requests_are_refused(mutations: object, assertions: object, message: str) -> None:
-    """Each is a mistake of the caller's that waiting or retrying cannot mend."""
     with pytest.raises(InvalidRequestError, match=message):
         bind_request(mutations, assertions, table=b"t")  # type: ignore[arg-type]
 
 
 def test_a_pair_of_lists_is_a_request() -> None:
-    """Tasks of Spark give it, and read what is in it."""
     assert as_request(([Delete(A)], [Some(B)])) == Request((Delete(A),), (Some(B),))
     with pytest.raises(InvalidRequestError, match="neither a Request"):
         as_request([Delete(A)])
 
 
 def test_a_key_needs_a_table_from_somewhere() -> None:
-    """Guessing one would write to the wrong place."""
     with pytest.raises(InvalidRequestError, match="no default table"):
         bind_request([Delete(A)])
 
 
 @pytest.mark.parametrize("token", ["", "x" * (MAX_TOKEN + 1), 7])
 def test_bad_tokens_are_refused(token: object) -> None:
-    """A token becomes a row key."""
     with pytest.raises(InvalidRequestError, match="once must"):
         bind_request([Delete(A)], once=token, table=b"t")  # type: ignore[arg-type]
 
 
 def test_labels_are_text() -> None:
-    """They are for people to read."""
     assert bind_request([Delete(A)], labels={"job": "42"}, table=b"t").labels == {"job": "42"}
     with pytest.raises(InvalidRequestError, match="labels must be text"):
         bind_request([Delete(A)], labels={"job": 42}, table=b"t")  # type: ignore[dict-item]
@@ -84,7 +76,6 @@ def test_labels_are_text() -> None:
 
 
 def test_the_marker_is_asserted_first_and_put_with_the_rest() -> None:
-    """A repeat must be known as one even where the user's own assertion fails because of it."""
     marker = Key("once.k", "t", "done", "txn")
     request = add_marker(Request((Delete(A),), (Some(A),)), marker, b"row")
     assert request.assertions == (Not(Some(marker)), Some(A))
@@ -93,6 +84,5 @@ def test_the_marker_is_asserted_first_and_put_with_the_rest() -> None:
 
 @pytest.mark.parametrize("timestamp", [0, -1, 1 << 63, 1 << 70, "5", 1.5])
 def test_a_version_is_a_timestamp_that_a_cell_can_have(timestamp: object) -> None:
-    """A greater one than fits in 64 bits was an OverflowError when the row was written."""
     with pytest.raises(InvalidRequestError, match="version must be a timestamp"):
         bind_request([], [Version(Key("r", "f", "q", "t"), timestamp)])  # type: ignore[arg-type]

@@ -74,7 +74,6 @@ def test_each_status_is_asked_for_once(engine: Engine, counting: CountingStore) 
 def test_a_batch_makes_seven_calls(
     engine: Engine, counting: CountingStore, transactions: int, keys_of_each: int
 ) -> None:
-    """The number of round trips does not grow with the work, so that batches pay."""
     requests = [
         ([Mutation(key(m * keys_of_each + k), b"1") for k in range(keys_of_each)], [])
         for m in range(transactions)
@@ -99,13 +98,11 @@ def test_a_batch_makes_seven_calls(
 def test_a_large_transaction_asks_for_its_locks_and_cells_in_portions(
     engine: Engine, counting: CountingStore
 ) -> None:
-    """A call of thousands is silent for too long; see `txn.protocol.transaction`."""
     engine.commit([Mutation(key(k), b"1") for k in range(501)])
     assert counting.calls == {**CALLS, "check_and_put": 6, "check_and_read": 2, "atomically": 1}
 
 
 def test_a_large_batch_goes_in_portions(engine: Engine, counting: CountingStore) -> None:
-    """Each of which is a batch of its own."""
     engine.commit_many([([Mutation(key(k), b"1")], []) for k in range(501)])
     assert counting.calls == {name: 2 * count for name, count in CALLS.items()} | {"atomically": 2}
 
@@ -113,7 +110,6 @@ def test_a_large_batch_goes_in_portions(engine: Engine, counting: CountingStore)
 def test_keys_that_are_only_asserted_cost_a_lock_and_no_write(
     engine: Engine, counting: CountingStore
 ) -> None:
-    """Reading in a transaction is validated under locks; it must not write."""
     engine.commit([Mutation(key(1), b"1")])
     counting.reset()
     engine.commit([Mutation(key(2), b"1")], [Exact(key(1), b"1")])
@@ -127,7 +123,6 @@ def test_keys_that_are_only_asserted_cost_a_lock_and_no_write(
 
 
 def test_the_decision_is_the_third_call(engine: Engine, counting: CountingStore) -> None:
-    """The caller of ack="decided" waits for these: row and locks, read with 1-LOCKED, decide."""
     engine.commit([Mutation(key(1), b"1")])
     methods = [call.method for call in counting.trace[:3]]
     assert methods == ["check_and_put", "check_and_read", "check_and_put"]
@@ -138,7 +133,6 @@ def test_the_decision_is_the_third_call(engine: Engine, counting: CountingStore)
 
 
 def test_a_false_assertion_costs_five_calls(engine: Engine, counting: CountingStore) -> None:
-    """Nothing is sent for the phases that an aborted transaction does not reach."""
     with pytest.raises(AssertionFailedError):
         engine.commit([Mutation(key(1), b"1")], [Exact(key(2), b"1")])
     assert statuses(counting) == [b"0-WRITTEN", b"1-LOCKED", b"6-ABORTING", b"7-ABORTED"]
@@ -149,7 +143,6 @@ def test_a_false_assertion_costs_five_calls(engine: Engine, counting: CountingSt
 def test_no_call_is_empty_when_all_locks_are_refused(
     engine: Engine, counting: CountingStore
 ) -> None:
-    """A conflict is the time when the store has most to do: an empty call is a wasted one."""
     stops = FaultyStore(counting, at({6: Fault(reply=Reply.CRASH)}))  # at 1-LOCKED
     with pytest.raises(Crash):
         Engine(stops, clock=ManualClock()).commit([Mutation(key(1), b"1")])
@@ -160,13 +153,11 @@ def test_no_call_is_empty_when_all_locks_are_refused(
 
 
 def test_a_read_of_one_free_row_is_one_get(engine: Engine, counting: CountingStore) -> None:
-    """Cells of one row come from one instant: a second look would tell nothing."""
     engine.read([key(1), key(1)._replace(column=b"w")])
     assert counting.calls == {"read": 1}
 
 
 def test_a_read_of_free_rows_is_two_gets_in_turn(engine: Engine, counting: CountingStore) -> None:
-    """Without locks there are no transaction rows to look at."""
     engine.read([key(1), key(2)])
     assert counting.calls == {"read": 1}
 
@@ -174,7 +165,6 @@ def test_a_read_of_free_rows_is_two_gets_in_turn(engine: Engine, counting: Count
 def test_a_read_of_a_key_with_a_ghost_s_lock_is_four_gets(
     engine: Engine, counting: CountingStore
 ) -> None:
-    """The key and its lock; its tag as well; the holder; all of it again at once. No waiting."""
     counting.check_and_put([Check(key(1).lock, b"", ((key(1).lock, new_row_key(1, 1)),))])
     counting.reset()
     engine.read([key(1)])

@@ -27,8 +27,7 @@ COUNT = 5
 def test_a_transfer_with_its_read_takes_so_many_requests_in_so_many_rounds(
     protocol: Protocol, placement: Placement, requests: int, until_decided: int, until_unlocked: int
 ) -> None:
-    """The read is the first request and the first round. The final status is put later, by a thread
-    that puts those of many transactions with one request."""
+    """The read is the first. The final status is put later, for many with one request."""
     counts = count_rounds(protocol, placement, COUNT)
     assert counts.requests == {requests}
     assert counts.until_decided == {until_decided}
@@ -37,12 +36,10 @@ def test_a_transfer_with_its_read_takes_so_many_requests_in_so_many_rounds(
 
 
 def test_a_fenced_transaction_prefers_a_bucket_on_the_server_of_its_keys() -> None:
-    """Then its row and its locks are one request."""
     assert count_rounds("fenced", EITHER, COUNT).requests == {4}
 
 
 def test_requests_to_several_servers_are_one_round() -> None:
-    """They are on their way at the same time; what follows an answer is another round."""
     near, far = Key("a", "d", "x", "near"), Key("a", "d", "x", "far")
     with fake_cluster(2, lambda table, _: int(table == b"far")) as cluster:
         store = open_store(cluster.uri)

@@ -98,7 +98,6 @@ def before_the_step(world: World, work: Callable[[], None], fault: Fault = NO_FA
 
 
 def test_it_makes_two_calls_and_no_row() -> None:
-    """What is atomic in HBase anyway needs no protocol around it."""
     world = World()
     done = world.engine.commit(
         [Mutation(X, b"1"), Mutation(Y, b"1")], [Exact(X, "1") | ~Exact(X, "1")]
@@ -111,7 +110,6 @@ def test_it_makes_two_calls_and_no_row() -> None:
 
 
 def test_deletes_and_puts_go_together() -> None:
-    """Values and the lock change in one step, whatever they are."""
     world = World()
     world.engine.commit([Mutation(X, b"1"), Mutation(Y, b"1")])
     world.engine.commit([Delete(X), Mutation(Y, b"2")], [Exact(X, "1")])
@@ -120,7 +118,6 @@ def test_deletes_and_puts_go_together() -> None:
 
 
 def test_what_only_asserts_is_done_when_it_is_read() -> None:
-    """It was all true at one instant."""
     world = World()
     world.engine.commit([Mutation(X, b"1")])
     before = world.lock
@@ -132,7 +129,6 @@ def test_what_only_asserts_is_done_when_it_is_read() -> None:
 
 
 def test_a_label_or_a_token_needs_a_row() -> None:
-    """Somebody will look for it there."""
     world = World()
     labelled = world.engine.commit([Mutation(X, b"1")], labels={"why": "test"})
     assert world.engine.outcome(labelled.transaction) is Outcome.COMMITTED
@@ -144,7 +140,6 @@ def test_a_label_or_a_token_needs_a_row() -> None:
 
 @pytest.mark.parametrize("applied", [None, NOTHING])
 def test_a_lost_answer_is_settled_by_the_lock(applied: frozenset[int] | None) -> None:
-    """It names who has passed by; and nothing happens twice."""
     world = World()
     lost = Fault(applied=applied, reply=Reply.MAYBE_APPLIED)
     before_the_step(world, lambda: None, lost)
@@ -175,7 +170,6 @@ def test_a_commit_is_found_behind_others(others: int) -> None:
 
 
 def test_behind_too_many_others_the_outcome_is_unknown() -> None:
-    """The lock keeps so many names and no more; a guess would be a lie to somebody."""
     world = World()
     then = world.others(NAMED + 1)
     before_the_step(world, then, Fault(applied=NOTHING, reply=Reply.MAYBE_APPLIED))
@@ -184,7 +178,6 @@ def test_behind_too_many_others_the_outcome_is_unknown() -> None:
 
 
 def test_one_that_others_overtake_goes_on_with_what_is_there() -> None:
-    """It asserts nothing that has become false, so it is not aborted."""
     world = World()
     before_the_step(world, world.others(2))
     done = world.engine.commit([Mutation(X, b"1")])
@@ -194,7 +187,6 @@ def test_one_that_others_overtake_goes_on_with_what_is_there() -> None:
 
 
 def test_one_whose_assertion_others_make_false_fails() -> None:
-    """What it asserts is asserted of the very value that it replaces."""
     world = World()
     world.engine.commit([Mutation(X, b"0")])
     before_the_step(world, world.others(1))
@@ -204,7 +196,6 @@ def test_one_whose_assertion_others_make_false_fails() -> None:
 
 
 def test_others_that_are_always_faster_are_a_conflict() -> None:
-    """It ends, and says how."""
     world = World()
     then = world.others(1)
     world.faults.plan = lambda call: (then() if call.method == "check_and_put" else None) or Fault()
@@ -214,7 +205,6 @@ def test_others_that_are_always_faster_are_a_conflict() -> None:
 
 
 def test_where_the_store_refuses_nothing_has_happened() -> None:
-    """Its error says so, and so does the caller's."""
     world = World()
     refused = Fault(applied=NOTHING, reply=Reply.NOT_APPLIED)
     world.faults.plan = lambda call: refused if call.method == "check_and_put" else Fault()
@@ -224,7 +214,6 @@ def test_where_the_store_refuses_nothing_has_happened() -> None:
 
 
 def test_where_the_store_does_not_answer_the_outcome_is_unknown() -> None:
-    """It may have happened, and still may."""
     world = World()
     lost = Fault(applied=NOTHING, reply=Reply.MAYBE_APPLIED)
     world.faults.plan = lambda call: lost if call.method == "check_and_put" else Fault()
@@ -233,7 +222,6 @@ def test_where_the_store_does_not_answer_the_outcome_is_unknown() -> None:
 
 
 def test_a_no_that_cannot_be_looked_into_is_unknown() -> None:
-    """It may be the answer to a second sending."""
     world = World()
     world.engine.commit([Mutation(X, b"0")])
     seen: list[Call] = []
@@ -272,7 +260,6 @@ def test_a_no_to_what_was_sent_twice_is_no_proof(lost: Reply) -> None:
 
 
 def test_it_is_not_asked_for_after_the_deadline() -> None:
-    """Reading may take long."""
     world = World()
     world.faults.plan = lambda call: world.clock.advance(600) or Fault()
     with pytest.raises(DeadlineError):
@@ -281,7 +268,6 @@ def test_it_is_not_asked_for_after_the_deadline() -> None:
 
 
 def test_one_whose_time_is_over_is_not_asked_for() -> None:
-    """Others of its batch may have taken long."""
     context = World().engine.context
     t = begin_commit(context, bind_request([Mutation(X, b"1")], table=TABLE), 0)
     commit_single_rows(context, [t], Contention(context, lambda holders: set()), False)
@@ -320,7 +306,6 @@ def is_decision(call: Call) -> bool:
 
 
 def test_an_answer_that_nobody_believes_is_asked_for_again() -> None:
-    """A server that tells of an older moment refuses, and shows what was to be compared."""
     world = World()
     inner, asked = world.faults.check_and_put, []
 
@@ -334,7 +319,6 @@ def test_an_answer_that_nobody_believes_is_asked_for_again() -> None:
 
 
 def test_it_goes_with_others_in_a_batch() -> None:
-    """Each stands alone: one with a row beside those without."""
     world = World()
     requests = [([Mutation(X, b"1")], []), ([Mutation(FAR, b"1")], [Exact(FAR, "0")])]
     far = Key("z", "d", "a", TABLE)
@@ -346,7 +330,6 @@ def test_it_goes_with_others_in_a_batch() -> None:
 
 
 def test_it_waits_for_who_holds_the_lock() -> None:
-    """A transaction with a row is in its way like in anybody's."""
     world = World()
     dying = FaultyStore(world.store)
     holder = world.client(dying, seed=3)

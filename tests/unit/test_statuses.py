@@ -30,7 +30,6 @@ from txn.spans import Span
 
 
 def test_every_status_leads_to_an_end() -> None:
-    """A row from which nothing leads on would hold its locks for ever."""
     for status in Status:
         reached = {status}
         for _ in Status:
@@ -39,7 +38,6 @@ def test_every_status_leads_to_an_end() -> None:
 
 
 def test_a_committed_row_never_aborts_and_an_aborted_one_never_commits() -> None:
-    """The decision is final, whichever way it went."""
     for status in Status:
         for new in STEPS[status]:
             if status not in UNDECIDED:
@@ -53,7 +51,6 @@ def test_only_a_locked_row_can_be_decided() -> None:
 
 
 def test_properties_divide_the_statuses() -> None:
-    """Recovery asks these questions; each status has exactly one answer to the first two."""
     aborted = {Status.ABORTING, Status.ABORTED}
     for status in Status:
         assert status.is_undecided + status.is_decided + (status in aborted) == 1
@@ -62,8 +59,7 @@ def test_properties_divide_the_statuses() -> None:
 
 
 def test_a_step_that_the_table_does_not_have_is_refused() -> None:
-    """Not by an assert, which a switch of the interpreter takes out: it would write over a
-    decision."""
+    """Not by an assert, which a switch of the interpreter takes out."""
     for old in (None, *Status):
         allowed = BEGINNINGS if old is None else STEPS[old]
         for new in Status:
@@ -75,7 +71,6 @@ def test_a_step_that_the_table_does_not_have_is_refused() -> None:
 
 
 def test_rolling_forward_goes_by_the_table() -> None:
-    """Each part of the work begins at a status, and the statuses follow each other."""
     statuses = [begun for begun, _ in FORWARD]
     assert statuses == [Status.ASSERTED, Status.PUT, Status.CLEANING]
     for begun, reached in pairwise([*statuses, Status.COMPLETE]):
@@ -84,21 +79,18 @@ def test_rolling_forward_goes_by_the_table() -> None:
 
 
 def test_an_absent_row_begins_with_its_owner_s_status_or_with_poison() -> None:
-    """A row that began with a decision would be decided by a client that is not its owner."""
     assert {Status.ABORTED} == BEGINNINGS - FIRST
     assert {Status.WRITTEN, Status.PART} == FIRST
 
 
 @pytest.mark.parametrize("rules", PROTOCOLS.values(), ids=PROTOCOLS)
 def test_what_a_crash_must_not_undo_is_never_deferred(rules: Rules) -> None:
-    """The decision, the end of the puts, an abort and poison wait for the log."""
     durable = {Status.ASSERTED, Status.PUT, Status.ABORTING, Status.ABORTED, Status.PART}
     assert not rules.deferred & durable
     assert rules.deferred >= {Status.WRITTEN, Status.COMPLETE}
 
 
 def test_only_an_owner_defers_what_comes_before_the_decision() -> None:
-    """Whoever steps in another's name does not know what that has told others."""
     assert not Transaction(b"transaction.1." + b"0" * 32, Request(())).may_defer(Status.WRITTEN)
     world = World()
     plain = world.begun(Mutation(X, b"1"))
@@ -111,7 +103,6 @@ def test_only_an_owner_defers_what_comes_before_the_decision() -> None:
 
 
 def test_the_end_of_a_row_without_times_is_not_deferred() -> None:
-    """The feed of changes dates it by its end."""
     t = Transaction(b"transaction.1." + b"0" * 32, Request(()))
     assert not t.may_defer(Status.COMPLETE)
     assert replace(t, is_dated=True).may_defer(Status.COMPLETE)
@@ -130,6 +121,5 @@ def test_poison_always_compares(rules: Rules) -> None:
 
 
 def test_a_transaction_without_a_plan_has_not_decided() -> None:
-    """What is put after the decision is what the plan says, and nothing else."""
     with pytest.raises(IllegalStepError, match="not decided"):
         _ = Transaction(b"row", Request(())).decided

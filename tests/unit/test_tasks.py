@@ -55,7 +55,6 @@ def test_a_task_s_block_is_asynchronous() -> None:
 
 
 def test_connecting_checks_names_and_types_at_once() -> None:
-    """As `connect` does, not only when the engine is opened."""
     with pytest.raises(TypeError, match="tabel"):
         connect_async("memory://", tabel="t")  # type: ignore[call-arg]
     for wrong in ({"threads": "4"}, {"table": 5}, {"policy": 5}, {"on_event": do_later}):
@@ -96,7 +95,6 @@ async def begin_two(db: AsyncEngine, gate: Gate) -> tuple[Commit, Commit]:
 
 
 def test_tasks_commit_in_batches() -> None:
-    """A thousand of them at once, with few threads."""
     world = World()
     gate = Gate(world.engine)
     gate.go.set()
@@ -112,8 +110,6 @@ def test_tasks_commit_in_batches() -> None:
 
 
 def test_every_way_of_an_engine_is_there() -> None:
-    """Each with its own arguments."""
-
     async def main() -> None:
         async with connect_async("memory://", table="data", threads=2) as db:
             await db.ensure_table("data", ["d"])
@@ -164,7 +160,6 @@ def list_parameters(owner: type, name: str) -> list[tuple[object, ...]]:
 def test_what_is_awaited_has_every_method_and_parameter_of_what_blocks(
     blocking: type, awaited: type, left_out: set[str]
 ) -> None:
-    """A method or a parameter that only one of the two has is a mistake."""
     names = {name for name in vars(blocking) if not name.startswith("_")} - left_out
     assert names <= vars(awaited).keys()
     for name in names:
@@ -174,7 +169,6 @@ def test_what_is_awaited_has_every_method_and_parameter_of_what_blocks(
 
 
 def test_a_deadline_counts_from_the_call() -> None:
-    """However long a call waits for a thread."""
     world = World()
     go = threading.Event()
 
@@ -200,7 +194,6 @@ def test_a_deadline_counts_from_the_call() -> None:
 
 
 def test_a_scan_goes_on_page_by_page(monkeypatch: pytest.MonkeyPatch) -> None:
-    """The event loop is not kept, nor all of it in memory."""
     monkeypatch.setattr("txn.client.tasks.PAGE_ROWS", 2)
     world = World()
 
@@ -212,7 +205,6 @@ def test_a_scan_goes_on_page_by_page(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def test_a_block_reads_and_writes() -> None:
-    """As a block of a thread does."""
     world = World()
 
     async def work(db: AsyncEngine) -> None:
@@ -234,7 +226,6 @@ def test_a_block_reads_and_writes() -> None:
 
 
 def test_a_block_that_raises_writes_nothing() -> None:
-    """Cancelled or not."""
     world = World()
 
     async def work(db: AsyncEngine) -> None:
@@ -248,7 +239,6 @@ def test_a_block_that_raises_writes_nothing() -> None:
 
 
 def test_a_run_is_done_again_on_a_conflict() -> None:
-    """Tasks at one key count as often as there are tasks."""
     world = World()
 
     async def work(db: AsyncEngine) -> None:
@@ -273,7 +263,6 @@ def test_a_run_is_done_again_on_a_conflict() -> None:
 
 
 def test_a_run_ends_with_its_attempts_and_with_its_time() -> None:
-    """And says so as the other one does."""
     world = World()
 
     async def work(db: AsyncEngine) -> None:
@@ -310,7 +299,6 @@ def test_a_commit_that_is_cancelled_in_line_is_not_done() -> None:
 
 
 def test_a_block_that_is_cancelled_before_its_end_writes_nothing() -> None:
-    """It has locked nothing yet, either."""
     world = World()
 
     async def work(db: AsyncEngine) -> None:
@@ -332,7 +320,6 @@ def test_a_block_that_is_cancelled_before_its_end_writes_nothing() -> None:
 
 
 def test_tasks_that_wait_for_a_lock_hold_no_other() -> None:
-    """Others commit beside them."""
     world = World()
     stopped_at(world, Status.LOCKED, X)
 
@@ -345,7 +332,6 @@ def test_tasks_that_wait_for_a_lock_hold_no_other() -> None:
 
 
 def test_tasks_wait_no_longer_for_a_batch_that_is_stuck(monkeypatch: pytest.MonkeyPatch) -> None:
-    """It may be at a server that does not answer; no thread waits that would look again."""
     monkeypatch.setattr("txn.client.group_commit.OVERDUE_MS", 50)
     world = World()
     gate = Gate(world.engine)
@@ -400,8 +386,6 @@ def test_tasks_wait_at_a_hot_key_and_do_not_conflict(
 
 
 def test_a_task_does_not_wait_for_itself() -> None:
-    """It may have two blocks open, or block the event loop that the first one needs."""
-
     async def work(db: AsyncEngine) -> None:
         async with db.transaction() as first:
             await first.get(X)
@@ -415,8 +399,6 @@ def test_a_task_does_not_wait_for_itself() -> None:
 
 
 def test_a_cancelled_task_leaves_its_place() -> None:
-    """Otherwise those behind it would wait for a block that never ends."""
-
     async def work(db: AsyncEngine) -> None:
         async def read() -> None:
             async with db.transaction() as t:
@@ -437,7 +419,6 @@ def test_a_cancelled_task_leaves_its_place() -> None:
 
 
 def test_a_task_that_is_first_for_long_loses_its_place(monkeypatch: pytest.MonkeyPatch) -> None:
-    """A block may await something slow; others must not wait for it each time."""
     monkeypatch.setattr("txn.client.tasks.LONGEST_S", 0.02)
 
     async def work(db: AsyncEngine) -> None:
@@ -454,7 +435,6 @@ def test_a_task_that_is_first_for_long_loses_its_place(monkeypatch: pytest.Monke
 
 
 def test_threads_are_at_least_one() -> None:
-    """None would wait for ever."""
     with pytest.raises(InvalidRequestError, match="threads"):
         AsyncEngine(World().engine, threads=0)
 
@@ -462,7 +442,6 @@ def test_threads_are_at_least_one() -> None:
 def test_a_store_that_takes_long_to_tell_of_a_table_keeps_no_task_waiting(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    """What a commit needs to know of a table that nobody has met is asked in a thread."""
     world = World()
     go, describe = threading.Event(), LocalStore.describe
 

@@ -50,7 +50,6 @@ def spoiled_before(status: Status) -> tuple[World, Sequence[object], bytes]:
 def test_one_bad_row_of_a_batch_fails_its_own_transaction(
     status: Status, error: type[Exception]
 ) -> None:
-    """And says the truth: unknown once the decision was sent. The other one is committed."""
     world, results, bad = spoiled_before(status)
     assert type(results[0]) is error
     assert bad in str(results[0]).encode() and "9-NEW" in str(results[0].__cause__ or results[0])
@@ -62,7 +61,6 @@ def test_one_bad_row_of_a_batch_fails_its_own_transaction(
 
 @pytest.mark.parametrize("status", [Status.PUT, Status.CLEANING, Status.COMPLETE])
 def test_a_row_that_goes_bad_after_the_decision_is_committed(status: Status) -> None:
-    """What is done in its name ends there; the others are finished."""
     _, results, _ = spoiled_before(status)
     assert [isinstance(result, Committed) and result.complete for result in results] == [
         False,
@@ -71,13 +69,11 @@ def test_a_row_that_goes_bad_after_the_decision_is_committed(status: Status) -> 
 
 
 def test_the_locks_of_a_row_that_goes_bad_are_kept() -> None:
-    """Nobody knows any more whether its values are put."""
     world, _, bad = spoiled_before(Status.PUT)
     assert (world.holder(X), world.holder(Y)) == (bad, b"")
 
 
 def test_the_locks_of_a_row_that_goes_bad_after_3_put_are_released() -> None:
-    """All is put, as the row said; the unlocks travel with the step that fails."""
     world, _, bad = spoiled_before(Status.CLEANING)
     assert (world.holder(X), world.holder(Y)) == (b"", b"")
     assert (world.value(X), world.value(X.tag)) == (b"1", b"")
@@ -87,7 +83,6 @@ def test_the_locks_of_a_row_that_goes_bad_after_3_put_are_released() -> None:
 
 @pytest.mark.parametrize("status", [Status.LOCKED, Status.ASSERTED])
 def test_a_holder_whose_row_goes_bad_as_it_is_ended_is_in_the_way(status: Status) -> None:
-    """The error of who meets it is about its own key, and says why the holder stays."""
     world = World()
     holder = stopped_at(world, status)
     step = Status.ABORTING if status is Status.LOCKED else Status.PUT
@@ -108,7 +103,6 @@ def test_a_holder_whose_row_goes_bad_as_it_is_ended_is_in_the_way(status: Status
 
 
 def test_the_same_holder_met_again_is_named_with_the_cause() -> None:
-    """As is one that had gone bad before, or whose buffer does not decode."""
     world = World()
     holder = stopped_at(world, Status.ASSERTED)
     spoil(world, holder)
@@ -120,7 +114,6 @@ def test_the_same_holder_met_again_is_named_with_the_cause() -> None:
 
 @pytest.mark.parametrize("status", [Status.LOCKED, Status.ASSERTED])
 def test_fsck_leaves_a_row_that_goes_bad_as_it_is_ended(status: Status) -> None:
-    """And goes on to the rest."""
     world = World()
     holder = stopped_at(world, status)
     (finding,) = check(world.engine.context, grace_ms=0)

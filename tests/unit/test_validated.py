@@ -65,7 +65,6 @@ def locks_taken(world: World, work: Callable[[Engine], object]) -> set[Key]:
 
 @both_protocols
 def test_only_what_is_written_is_locked(protocol: ProtocolName) -> None:
-    """In a fenced database too, where one that writes one unit and validates others has a row."""
     world = World(protocol=protocol)
     world.engine.commit(PUT_X)
     asserted = [Some(X), Not(Some(Z))]
@@ -161,7 +160,6 @@ def commit_beside(
 
 @both_protocols
 def test_what_changed_between_two_reads_is_a_conflict(protocol: ProtocolName) -> None:
-    """The assertion holds of what it is now, and was not evaluated on that."""
     world = World(protocol=protocol)
     world.engine.commit(PUT_X)
     with pytest.raises(ConflictError, match="changed before the decision"):
@@ -188,8 +186,6 @@ def test_a_lock_on_a_validated_key_is_a_conflict_that_names_its_holder(
 
 @both_protocols
 def test_a_transaction_whose_keys_change_each_time_locks_them(protocol: ProtocolName) -> None:
-    """After three conflicts: so it commits. Attempts that wait are not waited for by readers before
-    they have all locks, as their rows say."""
     world = World(protocol=protocol)
     world.engine.commit(PUT_X)
     other = world.client(seed=5)
@@ -211,7 +207,6 @@ def test_a_transaction_whose_keys_change_each_time_locks_them(protocol: Protocol
 
 @both_protocols
 def test_keys_are_validated_around_ranges(protocol: ProtocolName) -> None:
-    """All of it has to hold at one instant."""
     world = World(protocol=protocol)
     world.engine.commit(PUT_X)
     looks: list[Call] = []
@@ -261,7 +256,6 @@ def test_a_read_that_takes_too_long_is_past_the_deadline(protocol: ProtocolName)
 
 
 def test_requests_of_one_call_that_validate_the_same_key_need_no_order() -> None:
-    """Unless one of them writes it: then those behind it see what it wrote."""
     world = World()
     world.engine.commit(PUT_X)
     writes = ([Mutation(X, b"2")], [])
@@ -276,7 +270,6 @@ def test_requests_of_one_call_that_validate_the_same_key_need_no_order() -> None
 
 
 def test_keys_of_one_row_that_are_read_in_two_calls_are_validated_at_one_instant() -> None:
-    """Much is read in portions. One of two keys of a row is always there."""
     world = World(Policy(attempts=1))
     one, other = Key("z", "d", "a", TABLE), Key("z", "d", "b", TABLE)
     world.engine.commit([Mutation(other, b"1")])
@@ -299,7 +292,6 @@ def test_keys_of_one_row_that_are_read_in_two_calls_are_validated_at_one_instant
 @both_protocols
 @pytest.mark.parametrize("validate", [False, True])
 def test_who_tries_once_ends_a_holder_that_died(protocol: ProtocolName, validate: bool) -> None:
-    """As where the key is locked: else nobody would, and each that comes would fail."""
     world = World(ONE_ATTEMPT, protocol)
     die_holding(world, X)
     engine = world.client(seed=9)
@@ -312,7 +304,6 @@ def test_who_tries_once_ends_a_holder_that_died(protocol: ProtocolName, validate
 
 @both_protocols
 def test_many_keys_are_validated_in_portions(protocol: ProtocolName) -> None:
-    """So that the owner sends heartbeats in between."""
     world = World(protocol=protocol)
     asserted = [Not(Some(Key(f"row-{n}", "d", "x", TABLE))) for n in range(3 * PORTION)]
     engine = world.client(world.faults, seed=9)
@@ -364,7 +355,6 @@ def test_what_is_no_lock_is_no_conflict(protocol: ProtocolName, validate: bool) 
 
 
 def test_who_is_late_behind_a_dead_holder_is_not_decided() -> None:
-    """One of a batch meets it on a validated key, and ends it, which takes time."""
     world = World(ONE_ATTEMPT)
     holder = die_holding(world, X)
     engine = world.client(world.faults, seed=9)
@@ -386,7 +376,6 @@ def test_who_is_late_behind_a_dead_holder_is_not_decided() -> None:
 
 @both_protocols
 def test_a_key_that_is_validated_is_no_lock_that_is_missing(protocol: ProtocolName) -> None:
-    """What `txn show` says: it has one of one, not of two."""
     world = World(protocol=protocol)
     found = explain(world.engine.context, die_holding(world, X, [Not(Some(Y))]))
     assert found is not None
@@ -394,7 +383,6 @@ def test_a_key_that_is_validated_is_no_lock_that_is_missing(protocol: ProtocolNa
 
 
 def test_a_request_is_asked_once_what_it_validates() -> None:
-    """A client of a server computes it from all keys, and others wait meanwhile."""
     asked = count()
 
     class Item:

@@ -73,13 +73,11 @@ def version(world: World, key: Key) -> int:
 def test_only_a_greater_version_can_never_hold_again(
     assertion: Exact | Version, cell: Cell | None, expected: bool
 ) -> None:
-    """What is judged without the lock has to stay true whatever happens meanwhile."""
     assert is_outdated(assertion, {X: cell}) is expected
 
 
 @pytest.mark.parametrize("status", [Status.PUT, Status.CLEANING])
 def test_an_overtaken_version_fails_while_the_key_is_locked(status: Status) -> None:
-    """What it asserts is lost for good: to wait for the lock would only be in others' way."""
     world = World()
     before = world.engine.commit([Mutation(X, b"1")]).timestamp
     holder = stopped_at(world, status)
@@ -113,7 +111,6 @@ def in_demand(world: World, *keys: Key) -> Contention:
 
 
 def test_whoever_waits_for_a_key_in_demand_has_written_nothing() -> None:
-    """A transaction that waits inside keeps others from the keys that it has already."""
     world = World()
     hot = in_demand(world, X)
     locked(world, X)
@@ -126,7 +123,6 @@ def test_whoever_waits_for_a_key_in_demand_has_written_nothing() -> None:
 
 
 def test_a_client_of_one_attempt_waits_for_nobody() -> None:
-    """It may commit for others at the same time, who want nothing of that key."""
     world = World(replace(POLICY, attempts=1))
     locked(world, X)
     seen = calls(world)
@@ -135,7 +131,6 @@ def test_a_client_of_one_attempt_waits_for_nobody() -> None:
 
 
 def test_waiting_outside_ends_for_those_who_never_let_go() -> None:
-    """Outside there is no turn to get: after some looks it goes in and waits in key order."""
     world = World()
     locked(world, X)
     seen = calls(world)
@@ -146,7 +141,6 @@ def test_waiting_outside_ends_for_those_who_never_let_go() -> None:
 
 
 def test_what_becomes_hopeless_outside_fails_with_nothing_written() -> None:
-    """The commonest end of waiting for a key whose version is asserted."""
     world = World()
     before = world.engine.commit([Mutation(X, b"1")]).timestamp
     hot = in_demand(world, X)
@@ -162,7 +156,6 @@ def test_what_becomes_hopeless_outside_fails_with_nothing_written() -> None:
 
 
 def test_a_key_is_in_demand_for_a_while_only() -> None:
-    """One conflict must not cost every later transaction a look."""
     world = World()
     hot = in_demand(world, X)
     world.clock.advance(10_000)
@@ -172,7 +165,6 @@ def test_a_key_is_in_demand_for_a_while_only() -> None:
 
 
 def test_what_is_remembered_is_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
-    """A client lives for months, and meets conflicts on millions of keys."""
     monkeypatch.setattr(locks, "REMEMBERED", 1)
     world = World()
     hot = in_demand(world, X, Y)
@@ -237,7 +229,6 @@ def test_nobody_looks_more_often_than_transactions_take() -> None:
 
 
 def test_a_failing_store_is_asked_again_until_patience_ends() -> None:
-    """A gateway that restarts refuses connections for seconds, each of them at once."""
     world = World()
     context = world.engine.context
     began = world.clock.monotonic_ms()
@@ -251,7 +242,6 @@ def test_a_failing_store_is_asked_again_until_patience_ends() -> None:
 
 
 def test_a_store_that_comes_back_in_time_costs_nothing_but_time() -> None:
-    """The caller of commit never hears of it."""
     world = World()
     tries: list[Call] = []
 
@@ -265,7 +255,6 @@ def test_a_store_that_comes_back_in_time_costs_nothing_but_time() -> None:
 
 
 def test_a_closed_store_is_not_asked_again() -> None:
-    """It never opens again by itself."""
     world = World()
     store = open_store("memory://")
     store.close()
@@ -296,8 +285,7 @@ WRITES: dict[str, Callable[[Engine], object]] = {
 def test_from_whichever_call_a_store_is_down_all_ends_in_time_and_is_denied(
     protocol: ProtocolName, call: Callable[[Engine], object], reply: Reply
 ) -> None:
-    """Only where a decision may have been sent is it asked what became of it, for longer. A client
-    that compares its clock with servers has no more time either."""
+    """Only where a decision may have been sent is it asked for longer."""
     for last in range(20):
         world = World(replace(POLICY, store_patience_ms=15_000, deadline_ms=30_000), protocol)
         world.faults.features |= {"remote_calls"}
@@ -321,7 +309,6 @@ def test_from_whichever_call_a_store_is_down_all_ends_in_time_and_is_denied(
 def test_a_decision_that_may_have_been_sent_is_looked_for_after_its_deadline(
     protocol: ProtocolName, keys: tuple[Key, ...]
 ) -> None:
-    """The reply was lost; the store is there again two seconds later."""
     world = World(replace(POLICY, store_patience_ms=15_000, deadline_ms=30_000), protocol)
     world.engine.commit([Mutation(key, b"1") for key in keys])
     back_ms = world.clock.monotonic_ms() + 2_000
@@ -346,7 +333,6 @@ def test_a_decision_that_may_have_been_sent_is_looked_for_after_its_deadline(
 def test_a_failing_store_is_asked_no_longer_than_the_commit_has_time(
     protocol: ProtocolName, failing: str
 ) -> None:
-    """Its patience is for 15 s, and the caller may have a budget of one."""
     world = World(replace(POLICY, store_patience_ms=15_000, deadline_ms=30_000), protocol)
     down = Fault(applied=frozenset(), reply=Reply.NOT_APPLIED)
     world.faults.plan = lambda call: down if call.method == failing else Fault()
