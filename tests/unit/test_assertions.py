@@ -62,12 +62,6 @@ def test_holds(assertion: Assertion, expected: bool) -> None:
     assert holds(assertion, CELLS) is expected
 
 
-def test_operators_build_the_tree() -> None:
-    assert Some(A) & Some(B) == And(Some(A), Some(B))
-    assert Some(A) | Some(B) == Or(Some(A), Some(B))
-    assert ~Some(A) == Not(Some(A))
-
-
 def test_an_assertion_prints_as_it_is_written() -> None:
     tree = ~(Some(A) | Exact(B, "1")) & GreaterThan(C, "2")
     assert repr(tree) == f"(~({Some(A)!r} | {Exact(B, '1')!r}) & {GreaterThan(C, '2')!r})"
@@ -145,29 +139,6 @@ EVERY = [
     Some(A) & Some(B),
     Some(A) | Some(B),
 ]
-
-
-@pytest.mark.parametrize("assertion", EVERY, ids=lambda each: type(each).__name__)
-@pytest.mark.parametrize(
-    "joined",
-    [
-        lambda one: one and Some(B),
-        lambda one: one or Some(B),
-        lambda one: not one,
-        lambda one: Some(B) if one else None,
-    ],
-    ids=["and", "or", "not", "if"],
-)
-def test_no_part_is_dropped_by_a_word_of_the_language(
-    joined: Callable[[Assertion], object], assertion: Assertion
-) -> None:
-    with pytest.raises(TypeError):
-        joined(assertion)
-
-
-def test_who_joins_with_words_is_told_what_to_write() -> None:
-    with pytest.raises(TypeError, match=r"&, \| and ~"):
-        _ = Some(A) and Some(B)
 
 
 @pytest.mark.parametrize(("join", "kind"), [(or_, Or), (and_, And)])

@@ -16,7 +16,6 @@ from typing import Any
 import lmdb
 import pytest
 
-from tests.unit.test_tables_gone import BOTH, NEAR, Tables
 from tests.unit.worlds import POLICY, TABLE, World, X, Y, Z, stopped_at
 from txn import (
     AssertionFailedError,
@@ -36,7 +35,7 @@ from txn import (
     connect,
 )
 from txn.clock import Clock, ManualClock, _find_boot
-from txn.errors import StoreClosedError, TableUnavailable
+from txn.errors import StoreClosedError
 from txn.events import Event, Phase, StoreCall
 from txn.model import Edit, Family
 from txn.protocol import commit as commit_module
@@ -51,7 +50,7 @@ from txn.tables.kv import lmdb as lmdb_module
 from txn.tables.kv.lmdb import FIRST_MAP_SIZE, LmdbStore
 from txn.tables.kv.ordered import Reader
 from txn.testing.counting import CountingStore
-from txn.testing.faulty import NO_FAULT, Call, Crash, Fault, Reply
+from txn.testing.faulty import NO_FAULT, Call, Fault, Reply
 
 IN_PHASES = pytest.mark.parametrize("way", ["phases"], indirect=True)
 NONE: frozenset[int] = frozenset()
@@ -161,11 +160,6 @@ def test_it_is_one_call_that_others_see_at_once() -> None:
     assert done == ["describe", "atomically"]  # the first asks for the family, once
     assert methods(world, lambda: world.engine.commit([Mutation(Y, b"1")])) == ["atomically"]
     assert methods(world, lambda: WORKS["batch"](world.engine)) == ["atomically"]
-
-
-def test_a_commit_until_decided_is_complete_then() -> None:
-    world = atomically(World())
-    assert world.engine.commit([Mutation(X, b"1")], ack="decided").complete
 
 
 def note_durable(inner: Callable[..., Any], asked: list[bool]) -> Callable[..., Any]:
@@ -364,57 +358,6 @@ def test_a_store_that_refuses_for_a_time_is_asked_again() -> None:
     assert len(world.rows()) == 2
 
 
-def test_who_dies_in_it_has_done_nothing() -> None:
-    for applied, expected in ((NONE, b"1"), (None, b"2")):
-        world = atomically(World())
-        world.engine.commit([Mutation(X, b"1")])
-        crash = Fault(applied=applied, reply=Reply.CRASH)
-        ends_so(world, crash)
-        with pytest.raises(Crash):
-            world.engine.commit([Mutation(X, b"2")])
-        assert world.value(X) == expected
-        assert not world.holder(X)
-
-
-@IN_PHASES
-def test_a_mistake_of_ours_in_it_is_raised_and_nothing_was_done(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    world = atomically(World())
-
-    def fail(context: Context, transactions: Sequence[Any]) -> None:
-        raise KeyError("a mistake of ours")
-
-    monkeypatch.setattr(commit_module, "release_aborted", fail)
-    with pytest.raises(KeyError):
-        world.engine.commit([Mutation(X, b"1")])
-    assert world.value(X) is None
-    assert not world.rows()
-
-
-def test_where_a_table_is_gone_the_others_go_on() -> None:
-    world = Tables()
-    atomically(world)
-    world.engine.commit(BOTH)
-    world.disable()
-    results = world.engine.commit_many([(BOTH, []), ([Mutation(Z, b"2")], [])])
-    assert isinstance(results[0].__cause__, TableUnavailable)  # type: ignore[union-attr]
-    assert isinstance(results[1], Committed)
-    assert (world.value(NEAR), world.value(Z)) == (b"1", b"2")
-    assert not world.holder(NEAR)
-
-
-def test_without_the_transaction_table_nothing_is_done() -> None:
-    world = Tables()
-    atomically(world)
-    world.engine.commit(BOTH)
-    world.admin.disable(b"txn")
-    with pytest.raises(NotApplied, match="nothing was committed") as caught:
-        world.engine.commit([Mutation(Z, b"2")])
-    assert isinstance(caught.value.__cause__, TableUnavailable)
-    assert world.value(Z) is None
-
-
 @pytest.fixture
 def path(tmp_path: Path) -> str:
     return str(tmp_path / "store")
@@ -438,21 +381,6 @@ def test_a_map_that_is_too_small_in_the_middle_of_a_commit_grows(path: str) -> N
     assert engine.commit(large).complete
     assert [value and len(value) for value in values(engine)[:2]] == [FIRST_MAP_SIZE // 4] * 2
     assert len(list(engine.context.store.scan(b"txn"))) == 2  # and the name of the protocol
-    engine.close()
-
-
-def test_a_disk_without_room_is_named(path: str) -> None:
-    engine = opened(path)
-    engine.commit([Mutation(X, b"0")])
-    limits = resource.getrlimit(resource.RLIMIT_FSIZE)
-    size = (Path(path) / "data.mdb").stat().st_size
-    try:
-        resource.setrlimit(resource.RLIMIT_FSIZE, (size, limits[1]))
-        with pytest.raises(NotApplied, match=r"did not take effect.*(too large|output error)"):
-            engine.commit([Mutation(X, bytes(1_000_000))])
-    finally:
-        resource.setrlimit(resource.RLIMIT_FSIZE, limits)
-    assert engine.commit([Mutation(X, b"1")]).complete
     engine.close()
 
 
@@ -659,41 +587,4 @@ def test_what_is_gathered_is_seen_by_every_way_of_reading(path: str) -> None:
         [(b"b", b"1"), (b"c", b"2")],
         ([b"b", b"c"], b"b", None),
     ]
-    store.close()
-
-
-def test_what_is_done_together_within_it_is_a_part_of_it(path: str) -> None:
-    store = LmdbStore(path, sync=False)
-
-    def work() -> None:
-        store.atomically(lambda: ordered_put(store, b"a", b"1"))
-        ordered_put(store, b"b", b"1")
-        raise KeyError("undone")
-
-    with pytest.raises(KeyError):
-        store.atomically(work)
-    assert (ordered_get(store, b"a"), ordered_get(store, b"b")) == (None, None)
-    store.close()
-
-
-@pytest.mark.parametrize("durable", [True, False])
-def test_it_is_durable_if_one_of_its_calls_is(
-    path: str, durable: bool, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    store = LmdbStore(path)
-    steps: list[object] = []
-    inner = lmdb_module._Shared._apply
-
-    def apply(shared: Any, step: Callable[[], None]) -> None:
-        steps.append(step)
-        inner(shared, step)
-
-    monkeypatch.setattr(lmdb_module._Shared, "_apply", apply)
-
-    def work() -> None:
-        ordered_put(store, b"a", b"1", durable=durable)
-        ordered_put(store, b"b", b"1", durable=False)
-
-    store.atomically(work)
-    assert len(steps) == 1 + durable
     store.close()

@@ -8,8 +8,8 @@ from dataclasses import replace
 
 import pytest
 
-from tests.unit.worlds import POLICY, TABLE, TAKEN, World, X, Y, Z, is_step, stopped_at
-from txn.assertions import Exact, Not, Some, Version
+from tests.unit.worlds import POLICY, TAKEN, World, X, Y, is_step, stopped_at
+from txn.assertions import Exact, Some, Version
 from txn.errors import AbortedError, AssertionFailedError, ConflictError, InvalidRequestError
 from txn.events import Phase
 from txn.model import Cell, Check, Delete, Edit, Family, Key, Mutation
@@ -114,17 +114,6 @@ def test_versions_are_compared_under_the_locks() -> None:
     assert world.value(X) == b"2"
 
 
-def test_many_transactions_fail_and_commit_each_for_itself() -> None:
-    world = World()
-    results = world.engine.commit_many(
-        [([Mutation(X, b"1")], []), ([Mutation(Y, b"1")], [Some(Z)]), ([Mutation(Z, b"1")], [])]
-    )
-    assert isinstance(results[0], Committed)
-    assert isinstance(results[1], AssertionFailedError)
-    assert isinstance(results[2], Committed)
-    assert [world.value(key) for key in (X, Y, Z)] == [b"1", None, b"1"]
-
-
 def test_transactions_of_a_batch_that_share_a_key_happen_in_order() -> None:
     world = World()
     results = world.engine.commit_many(
@@ -192,14 +181,6 @@ def test_a_family_with_a_ttl_is_refused() -> None:
         world.engine.commit([Mutation(Key("a", "d", "x", "short"), b"1")])
 
 
-def test_a_repeat_answers_with_the_first_result() -> None:
-    world = World()
-    first = world.engine.commit([Mutation(X, b"1")], [~Some(X)], once="job/7")
-    again = world.client(seed=2).commit([Mutation(X, b"1")], [~Some(X)], once="job/7")
-    assert again == Committed(first.transaction, first.timestamp, repeated=True)
-    assert world.value(X) == b"1"
-
-
 def test_a_failed_assertion_is_no_repeat() -> None:
     world = World()
     with pytest.raises(AssertionFailedError):
@@ -231,25 +212,6 @@ def test_a_store_without_multi_cell_checks_gets_no_times() -> None:
     world.engine.commit([Mutation(X, b"1")])
     assert world.rows()[0].began == {}
     assert world.rows()[0].status is Status.COMPLETE
-
-
-def test_the_marker_is_asserted_before_all_else() -> None:
-    world = World()
-    world.engine.commit([Mutation(X, b"1")], once="t")
-    marker = Key("once.t", FAMILY, "done", "txn")
-    (row,) = world.rows()
-    assert row.buffer is not None
-    assert row.buffer.request.assertions[0] == Not(Some(marker))
-    assert (world.value(marker) or b"").startswith(row.row_key + b" #")
-
-
-def test_tables_are_told_apart() -> None:
-    world = World()
-    world.engine.ensure_table("other", ["d"])
-    there = X._replace(table=b"other")
-    world.engine.commit([Mutation(X, b"1"), Mutation(there, b"2")])
-    assert (world.value(X), world.value(there)) == (b"1", b"2")
-    assert world.store.describe(TABLE) is not None
 
 
 def test_a_read_before_the_step_that_it_travels_with_is_used() -> None:

@@ -18,8 +18,8 @@ from tests.unit.worlds import (
     stopped_at,
 )
 from txn.assertions import Exact
-from txn.errors import CorruptRowError, DeadlineError
-from txn.events import Conflict, Helped
+from txn.errors import DeadlineError
+from txn.events import Helped
 from txn.host.owner import name_owner
 from txn.model import Check, Edit, Mutation
 from txn.protocol.locks import Contention
@@ -108,14 +108,6 @@ def test_an_undecided_row_that_does_not_decode_is_aborted() -> None:
     assert world.engine.outcome(holder) is Outcome.ABORTED
 
 
-def test_a_conflict_is_told_to_the_watch() -> None:
-    world = World()
-    holder = stopped_at(world, Status.ASSERTED)
-    world.engine.commit([Mutation(X, b"3")])
-    conflicts = [event for event in world.events if isinstance(event, Conflict)]
-    assert conflicts and {(c.key, c.holder) for c in conflicts} == {(X, holder)}
-
-
 def test_waiting_ends_at_the_deadline() -> None:
     world = World()
     holder = stopped_at(world, Status.LOCKED)
@@ -133,15 +125,6 @@ def test_waiting_ends_at_the_deadline() -> None:
     assert caught.value.transaction is not None
     assert world.clock.monotonic_ms() - began < 2 * POLICY.deadline_ms
     assert world.holder(X) == holder
-
-
-def test_whoever_waits_beats() -> None:
-    world = World()
-    stopped_at(world, Status.LOCKED, key=Y)
-    waiting = world.client(seed=2)
-    waiting.commit([Mutation(X, b"3"), Mutation(Y, b"3")])
-    heartbeats = [row.heartbeat for row in world.rows() if row.status is Status.COMPLETE]
-    assert max(heartbeats) > 0
 
 
 def test_a_waiting_owner_that_was_aborted_leaves_and_tries_again() -> None:
@@ -258,26 +241,3 @@ def test_a_helper_may_step_past_3_put_meanwhile() -> None:
     assert before == [Status.CLEANING, Status.CLEANING]
     assert world.statuses() == [Status.COMPLETE]
     assert world.holder(X) == world.value(X.tag) == b""
-
-
-def test_a_decided_row_without_its_plan_keeps_its_locks() -> None:
-    world = World()
-    holder = stopped_at(world, Status.ASSERTED)
-    world.store.write([Edit(column(b"txn", holder, b"plan"), None, world.clock.wall_ms() + 1)])
-    with pytest.raises(DeadlineError, match=holder.decode()):
-        world.client(seed=2).commit([Mutation(X, b"3")])
-    assert world.holder(X) == holder
-
-
-def test_a_status_of_a_newer_version_stops_the_owner() -> None:
-    world = World()
-
-    def rewrite(call: Call) -> Fault:
-        for item in call.items:
-            if is_step(item, Status.LOCKED):
-                world.store.check_and_put([Check(item.key, b"0-WRITTEN", ((item.key, b"9-NEW"),))])
-        return Fault()
-
-    world.faults.plan = rewrite
-    with pytest.raises(CorruptRowError, match="unknown status value=b'9-NEW'"):
-        world.engine.commit([Mutation(X, b"3")])

@@ -13,7 +13,7 @@ from typing import Any
 import pytest
 
 import txn
-from tests.unit.worlds import POLICY, TABLE, World, X, Y, after_status, stopped_at
+from tests.unit.worlds import POLICY, TABLE, World, X, Y, stopped_at
 from txn.assertions import Some
 from txn.client.block import OptimisticTransaction
 from txn.client.connect import connect
@@ -22,7 +22,7 @@ from txn.client.local import Order
 from txn.client.tasks import AsyncEngine
 from txn.clock import poll
 from txn.errors import AssertionFailedError, InvalidRequestError, NotApplied, TxnError
-from txn.model import Cell, Delete, Edit, Key, Mutation
+from txn.model import Cell, Edit, Key, Mutation
 from txn.policy import Policy
 from txn.protocol.row import column, is_row_key
 from txn.protocol.statuses import Status
@@ -30,7 +30,6 @@ from txn.protocol.transaction import PendingCommit
 from txn.request import Outcome, Request
 from txn.service.client import connect_server
 from txn.stores import open_store
-from txn.testing.faulty import Crash, Fault, Reply
 
 
 def test_outcomes() -> None:
@@ -74,17 +73,6 @@ def test_close_finishes_what_was_acknowledged() -> None:
     rows = [row for row in open_store("memory://left").scan(b"txn") if is_row_key(row.row)]
     statuses = {row.cells[column(b"txn", row.row, b"status")].value for row in rows}
     assert (len(rows), statuses) == (50, {b"5-COMPLETE"})
-
-
-def test_a_finisher_that_dies_leaves_decided_rows() -> None:
-    world = World()
-    down = Fault(applied=frozenset(), reply=Reply.NOT_APPLIED)
-    world.faults.plan = lambda call: (
-        down if any(isinstance(item, Edit) for item in call.items) else Fault()
-    )
-    world.engine.commit([Mutation(X, b"1")], ack="decided")
-    world.engine.flush()
-    assert world.statuses() == [Status.ASSERTED]
 
 
 def test_too_many_unfinished_are_waited_for() -> None:
@@ -174,11 +162,6 @@ def test_impossible_buckets_are_refused(salt_buckets: int) -> None:
         connect("memory://", salt_buckets=salt_buckets)
 
 
-def test_impossible_policies_are_refused() -> None:
-    with pytest.raises(InvalidRequestError, match="deadline_ms=0"):
-        Policy(deadline_ms=0)
-
-
 @pytest.mark.parametrize("deadline_ms", [10**12 + 1, -(2**63)])
 def test_a_bound_is_one_that_a_server_can_be_told(deadline_ms: int) -> None:
     engine = World().engine
@@ -229,20 +212,6 @@ def test_an_unknown_acknowledgement_is_not_sent_to_a_server() -> None:
             engine.commit_many([([Mutation(X, b"1")], [])], ack=wrong)
 
 
-@pytest.mark.parametrize("given", [[[], []], (), None, (None, []), ([], None)])
-def test_what_is_no_request_is_refused_with_its_place(given: Any) -> None:
-    with pytest.raises(InvalidRequestError, match="request=1"):
-        World().engine.commit_many([([Mutation(X, b"1")], []), given])
-
-
-def test_a_crash_before_the_first_status_leaves_nothing() -> None:
-    world = World()
-    after_status(world, Status.WRITTEN, Fault(applied=frozenset(), reply=Reply.CRASH))
-    with pytest.raises(Crash):
-        world.engine.commit([Mutation(X, b"1")])
-    assert world.rows() == [] and world.holder(X) == b""
-
-
 def test_sightings_are_forgotten_when_there_are_too_many(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("txn.protocol.recovery.REMEMBERED", 1)
     world = World()
@@ -255,35 +224,6 @@ def test_sightings_are_forgotten_when_there_are_too_many(monkeypatch: pytest.Mon
     world.clock.advance(POLICY.lock_ttl_ms)
     assert resolver.resolve(of_second) == {second}
     assert resolver.resolve(of_first) == set()  # seen anew
-
-
-def test_a_roll_forward_that_outgrows_the_store_starts_again(tmp_path: Path) -> None:
-    value = bytes([7]) * 9_000_000
-    with connect(f"embedded://{tmp_path}/store?sync=off", table="data") as engine:
-        engine.ensure_table("data", ["d"])
-        for row in "ab":
-            done = engine.commit([Mutation(Key(row, "d", "x"), value)])
-            assert done.complete
-            key = Key(row, "d", "x")
-            assert engine.read([key]) == {key: Cell(value, done.timestamp)}
-
-
-@pytest.mark.parametrize("name", ["txn", "default:txn"])
-def test_the_transaction_table_is_nobody_s_data(name: str) -> None:
-    """It would be repaired and deleted as transactions, or as rows that nobody wrote."""
-    world = World()
-    before = world.store.describe(b"txn")
-    key = Key("a", "t", "x", name)
-    calls: list[Callable[[], object]] = [
-        lambda: world.engine.ensure_table(name, ["d"]),
-        lambda: world.engine.commit([Mutation(key, "1")]),
-        lambda: world.engine.commit([Delete(key)]),
-        lambda: world.engine.commit([Mutation(X, "1")], [Some(key)]),
-    ]
-    for call in calls:
-        with pytest.raises(InvalidRequestError, match="the transaction table is the protocol's"):
-            call()
-    assert world.store.describe(b"txn") == before and world.rows() == []
 
 
 async def write_later(t: OptimisticTransaction) -> None:

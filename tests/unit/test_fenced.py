@@ -30,7 +30,7 @@ from txn.protocol.codec import encode_plan
 from txn.protocol.commit import prepare
 from txn.protocol.locks import holder_of, read_lock
 from txn.protocol.recovery import roll_forward
-from txn.protocol.row import FREE, column, last_timestamp
+from txn.protocol.row import FREE, column
 from txn.protocol.statuses import Status
 from txn.protocol.transaction import begin_commit, load_transaction
 from txn.request import Committed, bind_request
@@ -185,14 +185,6 @@ def test_an_overtaken_version_is_told_at_once_though_a_lock_is_held() -> None:
     assert (world.clock.monotonic_ms(), world.faults.calls) == (began_ms, calls + 1)
 
 
-def test_a_write_that_loses_a_race_goes_on_in_the_same_attempt() -> None:
-    world = fenced_world(IMPATIENT)
-    before(world, locks, lambda: other(world, Mutation(X, b"1")))
-    world.engine.commit([Mutation(X, b"2")])
-    assert world.value(X) == b"2"
-    assert len(world.rows()) == 3
-
-
 def test_a_lock_that_is_refused_and_found_free_is_asked_for_again() -> None:
     """The first request may still be granted, so that the lock may have to be released."""
     world = fenced_world(IMPATIENT)
@@ -274,23 +266,6 @@ def test_a_living_holder_is_waited_for_with_nothing_written() -> None:
     assert world.value(X) == b"3"
 
 
-def test_a_living_holder_keeps_nobody_else_of_a_batch_waiting() -> None:
-    world = fenced_world()
-    dies(world, asks_for(Status.ASSERTED), lost=True)
-    began_ms = world.clock.monotonic_ms()
-    waited_ms: list[int] = []
-
-    def note() -> None:
-        waited_ms.append(world.clock.monotonic_ms() - began_ms)
-
-    before(world, asks_for(Status.ASSERTED), note, times=2)
-    requests = [([Mutation(key, b"3")], []) for key in (X, Z)]
-    results = world.engine.commit_many(requests)
-    assert all(isinstance(result, Committed) for result in results)
-    assert waited_ms[0] < POLICY.courtesy_ms
-    assert waited_ms[1] >= POLICY.lock_ttl_ms
-
-
 def test_a_holder_that_never_lets_go_is_waited_for_until_the_deadline() -> None:
     world = fenced_world(replace(POLICY, lock_ttl_ms=60_000))
     dies(world, asks_for(Status.ASSERTED), lost=True)
@@ -342,14 +317,6 @@ def test_who_waits_in_order_is_late_at_its_deadline() -> None:
     assert isinstance(t.failure, DeadlineError)
 
 
-def test_a_holder_that_died_at_0_is_aborted_after_its_lease() -> None:
-    world = fenced_world()
-    row_key = dies(world, asks_for(Status.ASSERTED), lost=True)
-    other(world, Mutation(X, b"3"))
-    assert world.engine.outcome(row_key.decode()) is Outcome.ABORTED
-    assert (world.value(X), world.value(LOCK)) == (b"3", b"3")
-
-
 def test_a_holder_that_died_at_2_is_finished() -> None:
     world = fenced_world()
     row_key = dies(world, asks_for(Status.ASSERTED), Mutation(X, b"2"), Delete(Y))
@@ -374,21 +341,6 @@ def test_a_holder_that_died_at_6_is_released() -> None:
     assert holder(world) == FREE
 
 
-def test_a_holder_without_a_row_is_none_after_its_lock_ttl() -> None:
-    world = fenced_world()
-    row_key = dies(world, asks_for(Status.ASSERTED), lost=True)
-    (row,) = (row for row in world.store.scan(b"txn") if row.row == row_key)
-    rules = world.engine.context.rules
-    world.store.write(
-        [Edit(key, None, last_timestamp(rules, key, cell)) for key, cell in row.cells.items()]
-    )
-    began_ms = world.clock.monotonic_ms()
-    other(world, Mutation(X, b"3"))
-    assert world.value(X) == b"3"
-    waited_ms = world.clock.monotonic_ms() - began_ms
-    assert POLICY.lock_ttl_ms <= waited_ms < POLICY.lock_ttl_ms + 100
-
-
 def test_a_finished_transaction_is_not_put_again_by_a_helper_that_comes_late() -> None:
     world = fenced_world()
     row_key = dies(world, asks_for(Status.ASSERTED))
@@ -399,17 +351,6 @@ def test_a_finished_transaction_is_not_put_again_by_a_helper_that_comes_late() -
     roll_forward(world.engine.context, [helper])
     assert world.value(X) is None
     assert helper.status is Status.COMPLETE
-
-
-def test_a_lock_cell_that_is_junk_is_in_the_way_and_named() -> None:
-    world = fenced_world(replace(IMPATIENT, deadline_ms=100))
-    at = world.clock.wall_ms() + 10
-    world.store.write([Edit(LOCK, b"junk", at)])
-    result = commit(world.engine, [Mutation(X, b"1")], [])
-    assert isinstance(result, AbortedError) and repr(LOCK) in str(result)
-    assert isinstance(result.__cause__, CorruptRowError)
-    assert world.value(LOCK) == b"junk"
-    assert world.value(X) == b"0"
 
 
 @pytest.mark.parametrize("number", range(1, 6))
@@ -558,15 +499,6 @@ def test_a_block_that_scanned_says_so_before_it_looks(
     assert world.value(Z) == b"1"
 
 
-def test_a_phantom_in_a_scanned_range_is_a_conflict() -> None:
-    world = fenced_world()
-    with pytest.raises(AbortedError), world.engine.transaction() as t:
-        list(t.scan(stop="y"))
-        other(world, Mutation(Key("item", "d", "x", TABLE), b"1"))
-        t.put(Z, b"1")
-    assert (world.value(Z), holder(world, Z)) == (None, FREE)
-
-
 def gone(world: World) -> Admin:
     """A second table, that can be disabled."""
     world.store.ensure_table(LOGS, {b"d": Family()})
@@ -591,41 +523,6 @@ def test_a_table_that_goes_at_the_locks_leaves_what_was_read_again_evaluated() -
     assert prepare(context, [first, second], contention, True) == []
     assert isinstance(first.failure, AssertionFailedError)
     assert isinstance(second.failure.__cause__ if second.failure else None, TableUnavailable)
-
-
-def test_a_table_that_goes_at_the_locks_leaves_commits_above_what_was_read_again() -> None:
-    """A lock, and then a value, below the lock that was read again would never be seen."""
-    world = fenced_world(IMPATIENT)
-    admin = gone(world)
-    done = other(world, Mutation(FAR, b"9")).transaction
-
-    def race() -> None:
-        for _ in range(5):
-            other(world, Mutation(X, b"5"))
-        ghost = Edit(FAR.row_lock, b"7@" + done, world.clock.wall_ms() + 9)
-        world.store.write([ghost])
-
-    def plan(call: Call) -> Fault:
-        if locks(call) and world.value(X) == b"0":
-            race()
-        elif any(isinstance(item, Key) and item.row == done for item in call.items):
-            admin.disable(LOGS)
-        return Fault()
-
-    world.faults.plan = plan
-    requests = [([Mutation(X, b"1")], []), ([Mutation(FAR, b"1")], [])]
-    first, second = world.engine.commit_many(requests)
-    assert isinstance(first, Committed)
-    assert isinstance(second, AbortedError)
-    assert (world.value(X), world.cell(X)) == (b"1", Cell(b"1", first.timestamp))
-
-
-def test_readers_under_locks_have_the_values_that_were_read() -> None:
-    world = fenced_world(replace(POLICY, read_tries=1))
-    before(world, reads(X), lambda: other(world, Mutation(X, b"1"), Mutation(Y, b"1")))
-    found = world.engine.read([X, Y])
-    assert {cell.value for cell in found.values() if cell} <= {b"0", b"1"}
-    assert len({cell.value for cell in found.values() if cell}) == 1
 
 
 def test_an_absent_key_is_asserted_by_its_lock() -> None:
@@ -686,20 +583,6 @@ def test_a_plan_without_counts_is_left_to_people() -> None:
     assert isinstance(result, AbortedError)
     assert isinstance(result.__cause__, CorruptRowError)
     assert (world.value(X), holder(world)) == (b"0", row_key)
-
-
-def test_a_refusal_that_shows_what_was_compared_is_asked_again() -> None:
-    world = fenced_world()
-    inner, asked = world.faults.check_and_put, []
-
-    def refuse_once(checks: list[Check], *, durable: bool = True) -> list[bool]:
-        asked.append(checks)
-        return [False] * len(checks) if len(asked) == 1 else inner(checks, durable=durable)
-
-    world.faults.check_and_put = refuse_once  # type: ignore[method-assign,assignment]
-    world.engine.commit([Mutation(X, b"2"), Mutation(Y, b"2")])
-    assert world.value(X) == world.value(Y) == b"2"
-    assert [check.key for check in asked[0]] == [check.key for check in asked[1]]
 
 
 @pytest.mark.parametrize("is_known", [False, True])
@@ -771,32 +654,6 @@ def far_world() -> World:
     world = World(protocol="fenced")
     world.faults.features |= {"remote_calls"}
     return world
-
-
-def test_a_row_far_away_is_told_last_and_with_others(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("txn.client.finisher.COMPLETE_WITHIN_S", 60)
-    world = far_world()
-    for value in (b"1", b"2"):
-        assert world.engine.commit([Mutation(X, value), Mutation(Y, value)]).complete
-        assert not world.holder(X)
-    assert world.statuses() == [Status.ASSERTED] * 2
-    calls = world.faults.calls
-    world.engine.flush()
-    assert (world.statuses(), world.faults.calls) == ([Status.COMPLETE] * 2, calls + 1)
-
-
-def test_a_row_that_was_finished_behind_the_client_is_told_with_others(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    monkeypatch.setattr("txn.client.finisher.COMPLETE_WITHIN_S", 60)
-    world = far_world()
-    for value in (b"1", b"2"):
-        world.engine.commit([Mutation(X, value), Mutation(Y, value)], ack="decided")
-        assert poll(lambda: not world.holder(X) and not world.holder(Y), 60_000)
-    assert world.statuses() == [Status.ASSERTED] * 2
-    calls = world.faults.calls
-    world.engine.flush()
-    assert (world.statuses(), world.faults.calls) == ([Status.COMPLETE] * 2, calls + 1)
 
 
 def test_many_rows_are_told_while_others_keep_coming(monkeypatch: pytest.MonkeyPatch) -> None:

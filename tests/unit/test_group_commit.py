@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import threading
 from collections.abc import Callable, Collection, Iterator, Sequence
-from concurrent.futures import CancelledError, Future, ThreadPoolExecutor
+from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from functools import partial
@@ -19,12 +19,10 @@ from txn import (
     AssertionFailedError,
     CommitOutcomeUnknown,
     Committed,
-    ConflictError,
     DeadlineError,
     Delete,
     Engine,
     Exact,
-    InvalidRequestError,
     Key,
     Mutation,
     Policy,
@@ -139,16 +137,6 @@ def commit(engine: Engine, request: Request) -> Committed:
     return engine.commit(request.mutations, request.assertions)
 
 
-def test_a_batch_under_way_gathers_the_next_one() -> None:
-    world = World()
-    with a_batch_under_way(world.engine) as (gate, pool):
-        done = [pool.submit(commit, world.engine, put(f"r{i}")) for i in range(8)]
-        until(lambda: gate.in_line() == 8)
-        gate.go.set()
-        assert all(isinstance(each.result(PATIENCE_S), Committed) for each in done)
-    assert gate.sizes == [1, 8]
-
-
 def test_who_watches_is_told_of_each_that_comes_and_goes() -> None:
     world = World()
     with a_batch_under_way(world.engine) as (gate, pool):
@@ -177,26 +165,6 @@ def test_futures_gather_without_a_thread_for_each() -> None:
         assert all(each.result(PATIENCE_S).complete for each in done)
     assert gate.sizes == [1, 200]
     assert world.value(key("r199")) == b"1"
-
-
-def test_futures_alone_are_led_by_a_thread_of_the_engine() -> None:
-    world = World()
-    result = world.engine.submit(([Mutation(X, b"1")], [])).result(PATIENCE_S)
-    assert isinstance(result, Committed)
-    assert world.value(X) == b"1"
-    world.engine.close()
-
-
-def test_calls_of_many_go_with_others() -> None:
-    world = World()
-    with a_batch_under_way(world.engine) as (gate, pool):
-        many = pool.submit(world.engine.commit_many, [put("a"), put("b")])
-        until(lambda: gate.in_line() == 2)
-        one = pool.submit(commit, world.engine, put("c"))
-        until(lambda: gate.in_line() == 3)
-        gate.go.set()
-        assert len(many.result(PATIENCE_S)) == 2 and one.result(PATIENCE_S).complete
-    assert gate.sizes == [1, 3]
 
 
 def test_what_shares_a_lock_goes_in_different_batches_in_the_order_of_coming() -> None:
@@ -260,40 +228,6 @@ def test_both_acks_are_kept_in_a_line_of_both() -> None:
     assert atomically == [["complete"] * 2, ["decided"] * 2]
     world.engine.flush()
     assert {status for status in world.statuses()} == {Status.COMPLETE}
-
-
-def test_a_batch_has_an_end() -> None:
-    world = World(policy=Policy(batch_requests=3))
-    with a_batch_under_way(world.engine) as (gate, pool):
-        many = pool.submit(world.engine.commit_many, [put(f"r{i}") for i in range(7)])
-        until(lambda: gate.in_line() == 7)
-        gate.go.set()
-        assert all(isinstance(each, Committed) for each in many.result(PATIENCE_S))
-    assert gate.sizes == [1, 3, 3, 1]
-
-
-def test_a_batch_has_no_more_keys_than_a_call(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("txn.client.group_commit.PORTION", 3)
-    world = World()
-    large = Request(tuple(Mutation(key(f"large{i}"), b"1") for i in range(5)))
-    small = [
-        Request((Mutation(key(f"{i}a"), b"1"), Mutation(key(f"{i}b"), b"1"))) for i in range(2)
-    ]
-    gate = Gate(world.engine)
-    gate.go.set()
-    world.engine.commit_many([*small, large, put("one")])
-    assert [[len(w.lock_cells) for w in batch] for batch in gate.batches] == [[2, 1], [2], [5]]
-
-
-def test_a_batch_has_no_more_bytes_than_a_server_takes() -> None:
-    world = World(policy=Policy(batch_bytes=1_000))
-    gate = Gate(world.engine)
-    gate.go.set()
-    results = world.engine.commit_many(
-        [put("a", "1" * 400), put("b", "1" * 2_000), put("c", "1" * 400), put("d", "1" * 400)]
-    )
-    assert all(isinstance(each, Committed) for each in results)
-    assert gate.sizes == [2, 1, 1]
 
 
 def test_who_has_nothing_in_line_begins_no_batch_of_others(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -402,22 +336,6 @@ def test_a_batch_that_takes_long_keeps_no_futures_waiting(monkeypatch: pytest.Mo
     until(lambda: not gate.group_commit._is_watched)
 
 
-def test_where_every_thread_is_stuck_futures_go_on_as_one_ends(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    monkeypatch.setattr("txn.client.group_commit.OVERDUE_MS", 50)
-    monkeypatch.setattr("txn.client.group_commit.SPARE", 0)
-    world = World()
-    with a_future_under_way(world.engine, put("first")) as gate:
-        others = [world.engine.submit(put(f"r{i}")) for i in range(3)]
-        until(lambda: gate.group_commit._is_watched)
-        world.clock.advance(50)
-        until(lambda: gate.group_commit._is_called)
-        gate.go.set()
-        assert all(each.result(PATIENCE_S).complete for each in others)
-    assert gate.sizes == [1, 3]
-
-
 def test_where_every_thread_is_stuck_a_late_future_is_told_so(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
@@ -469,14 +387,6 @@ def test_a_row_key_is_of_about_the_time_of_its_row() -> None:
         gate.go.set()
         done = waiting.result(PATIENCE_S)
     assert int(done.transaction.split(b".")[1]) >= began_ms
-
-
-def test_who_waits_for_a_lock_holds_nobody_else() -> None:
-    world = World(policy=Policy(lock_ttl_ms=3_600_000, deadline_ms=5_000))
-    stopped_at(world, Status.LOCKED, X)
-    results = world.engine.commit_many([Request((Mutation(X, b"2"),)), put("a"), put("b")])
-    assert [type(each) for each in results] == [DeadlineError, Committed, Committed]
-    assert world.value(key("a")) == b"1"
 
 
 def test_a_future_that_is_in_conflict_goes_on_alone() -> None:
@@ -547,15 +457,6 @@ def test_what_was_overtaken_in_line_fails_without_a_call(monkeypatch: pytest.Mon
     assert contention._written.keys() == {Z}
 
 
-def test_a_client_of_one_attempt_makes_one() -> None:
-    world = World(policy=Policy(attempts=1))
-    stopped_at(world, Status.LOCKED, X)
-    (result,) = world.engine.commit_many([Request((Mutation(X, b"2"),))])
-    assert isinstance(result, ConflictError)
-    with pytest.raises(ConflictError):
-        world.engine.submit(([Mutation(X, b"2")], [])).result(PATIENCE_S)
-
-
 def test_a_future_tells_what_commit_raises() -> None:
     world = World()
     failed = world.engine.submit(([Mutation(X, b"1")], [Exact(Y, b"1")]))
@@ -563,14 +464,6 @@ def test_a_future_tells_what_commit_raises() -> None:
         failed.result(PATIENCE_S)
     with pytest.raises(DeadlineError):
         world.engine.submit(put("a"), deadline_ms=0).result(PATIENCE_S)
-
-
-@pytest.mark.parametrize("given", [([], []), ([Mutation(Key("x", "no", "x", TABLE), b"1")], []), 7])
-def test_what_is_invalid_is_told_before_it_is_in_line(given: object) -> None:
-    world = World()
-    with pytest.raises(InvalidRequestError):
-        world.engine.submit(given)  # type: ignore[arg-type]
-    assert not backend_of(world.engine)._group_commit._queue
 
 
 def test_what_a_server_refuses_is_told_by_futures_alone(caplog: pytest.LogCaptureFixture) -> None:
@@ -599,22 +492,6 @@ def test_tokens_and_labels_are_each_requests_own() -> None:
         row.buffer.request.labels.get("n", "") for row in world.rows() if row.buffer is not None
     )
     assert labels == ["", "0", "1", "2", "3"]
-
-
-def test_a_future_is_cancelled_before_its_batch_begins_and_not_afterwards() -> None:
-    world = World()
-    gate = Gate(world.engine)
-    first = world.engine.submit(put("a"))
-    assert gate.came.acquire(timeout=PATIENCE_S)
-    second = world.engine.submit(put("b"))
-    assert second.cancel() and not first.cancel()
-    gate.go.set()
-    assert first.result(PATIENCE_S).complete
-    with pytest.raises(CancelledError):
-        second.result(PATIENCE_S)
-    world.engine.flush()
-    assert (world.value(key("a")), world.value(key("b"))) == (b"1", None)
-    assert gate.sizes == [1]
 
 
 @pytest.mark.parametrize("cancelled", [1, 2])
@@ -697,17 +574,6 @@ def test_without_a_thread_to_spare_whoever_submits_commits(monkeypatch: pytest.M
     assert world.engine.submit(([Mutation(X, b"2")], [])).done()
     monkeypatch.undo()
     assert world.value(X) == b"2"
-
-
-def test_who_leads_takes_futures_along_for_which_there_is_no_thread(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    world = World()
-    with a_batch_under_way(world.engine) as (gate, _):
-        monkeypatch.setattr(gate.group_commit._workers, "submit_work", refuse)
-        same = [world.engine.submit(put("first", str(i))) for i in range(2)]
-        gate.go.set()
-        assert all(each.result(PATIENCE_S).complete for each in same)
 
 
 def test_futures_for_which_there_is_no_thread_do_not_wait_for_a_leader_that_failed(
@@ -801,88 +667,6 @@ def test_a_leader_that_is_killed_leaves_nobody_waiting() -> None:
     assert commit(world.engine, put("d")).complete
 
 
-def test_another_threads_kill_is_not_told_to_those_who_wait() -> None:
-    """Only the outcome is: KeyboardInterrupt is for the main thread."""
-    world = World()
-    gate = Gate(world.engine)
-    with ThreadPoolExecutor(4) as pool:
-        first = pool.submit(commit, world.engine, put("first"))
-        assert gate.came.acquire(timeout=PATIENCE_S)
-        done = [pool.submit(commit, world.engine, put(f"r{i}")) for i in range(3)]
-        until(lambda: gate.in_line() == 3)
-
-        def broken(some: object) -> list[object]:
-            raise Killed
-
-        run = gate._run
-
-        def run_broken(batch: Sequence[PendingCommit]) -> None:
-            if len(batch) == 3:
-                contention = backend_of(world.engine)._contention
-                contention.note_hot([key("r0").lock])
-                contention.fail_blocked = broken  # type: ignore[method-assign, assignment]
-            run(batch)
-
-        gate._run = run_broken
-        gate.go.set()
-        assert first.result(PATIENCE_S).complete
-        errors = [each.exception(PATIENCE_S) for each in done]
-    assert sorted(type(error).__name__ for error in errors) == [
-        "CommitOutcomeUnknown",
-        "CommitOutcomeUnknown",
-        "Killed",
-    ]
-
-
-def test_a_thread_that_is_killed_as_it_waits_leaves_the_line() -> None:
-    world = World()
-    group_commit = backend_of(world.engine)._group_commit
-    world.engine.commit([Mutation(X, b"0")])
-
-    class Interrupted:
-        def acquire(self, timeout: float = -1) -> bool:
-            if timeout >= 0:
-                raise Killed
-            return True
-
-    with a_batch_under_way(world.engine) as (gate, pool):
-        with pytest.MonkeyPatch.context() as patch:
-            patch.setattr("txn.client.group_commit.Lock", Interrupted)
-            with pytest.raises(Killed):
-                world.engine.commit([Mutation(X, b"1")])
-        assert gate.in_line() == 0
-        after = pool.submit(commit, world.engine, put("after"))
-        until(lambda: gate.in_line() == 1)
-        gate.go.set()
-        assert after.result(PATIENCE_S).complete
-    assert world.value(X) == b"0" and not group_commit._in_progress
-    assert sum(queue_changes(world)) == 0
-
-
-def test_a_leader_that_is_killed_before_it_begins_leaves_its_batch_to_the_others() -> None:
-    world = World()
-    gate = Gate(world.engine)
-    lead = gate.group_commit._lead
-
-    def lead_killed(batch: object) -> None:
-        gate.group_commit._lead = lead  # type: ignore[method-assign]
-        raise Killed
-
-    with ThreadPoolExecutor(2) as pool:
-        first = pool.submit(commit, world.engine, put("first"))
-        assert gate.came.acquire(timeout=PATIENCE_S)
-        second = pool.submit(commit, world.engine, put("second"))
-        until(lambda: gate.in_line() == 1)
-        future = world.engine.submit(put("third"))
-        gate.group_commit._lead = lead_killed  # type: ignore[method-assign]
-        gate.go.set()
-        assert first.result(PATIENCE_S).complete
-        with pytest.raises(Killed):
-            second.result(PATIENCE_S)
-        assert future.result(PATIENCE_S).complete
-    assert world.value(key("third")) == b"1"
-
-
 def test_an_error_of_ours_is_the_leaders_and_the_line_goes_on() -> None:
     world = World()
     contention = backend_of(world.engine)._contention
@@ -969,22 +753,6 @@ def test_a_child_begins_with_an_empty_line() -> None:
         assert os.waitpid(child, 0)[1] == 0
         gate.go.set()
         assert second.result(PATIENCE_S).complete and future.result(PATIENCE_S).complete
-
-
-def test_a_child_of_a_leader_ends_its_batch_by_itself() -> None:
-    seen: list[int] = []
-
-    def run(batch: Sequence[Plain]) -> None:
-        seen.append(os.fork())
-
-    def set_result(w: Plain) -> None:
-        pass
-
-    group_commit: GroupCommit[Plain] = GroupCommit(run, set_result, ManualClock(), Policy())
-    group_commit.commit([Plain(put("a"), "complete", None)])
-    if not seen[0]:
-        os._exit(0 if not group_commit._in_progress else 1)
-    assert os.waitpid(seen[0], 0)[1] == 0
 
 
 @pytest.mark.parametrize("linger_ms", [0, 1])

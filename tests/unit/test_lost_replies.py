@@ -258,19 +258,6 @@ def test_a_store_that_fails_while_aborting_changes_no_result(
     assert "roll back of 1 left to others" in caplog.text
 
 
-def test_a_warning_names_some_of_the_rows(caplog: pytest.LogCaptureFixture) -> None:
-    world = World()
-    down = Fault(applied=frozenset(), reply=Reply.NOT_APPLIED)
-    world.faults.plan = lambda call: (
-        down if any(isinstance(i, Edit) for i in call.items) else Fault()
-    )
-    keys = [X._replace(row=b"%d" % i) for i in range(12)]
-    world.engine.commit_many([([Mutation(key, b"1")], []) for key in keys])
-    (record,) = caplog.records
-    assert "roll forward of 12 left to others" in record.getMessage()
-    assert record.getMessage().count("transaction.") == 10
-
-
 def test_nothing_is_printed_unless_a_program_asks_for_it() -> None:
     assert any(isinstance(each, NullHandler) for each in getLogger("txn").handlers)
 

@@ -120,15 +120,6 @@ def test_fsck_forgets_a_token_when_its_promise_has_run_out() -> None:
     assert world.value(X) == b"1"
 
 
-def test_a_late_repeat_commits_again() -> None:
-    world = World()
-    promised(world, 1)
-    world.clock.advance(DAY_MS + 1)
-    repairs(world)
-    assert not promised(world).repeated
-    assert promised(world).repeated
-
-
 def test_a_short_promise_lasts_as_long_as_the_retention() -> None:
     """A late request of the first transaction must find its marker, or nothing that it can harm."""
     world = World()

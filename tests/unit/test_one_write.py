@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Sequence
+from collections.abc import Sequence
 from random import Random
 from typing import Any
 from unittest.mock import patch
@@ -28,7 +28,7 @@ from txn import (
 )
 from txn.clock import ManualClock
 from txn.events import BatchStarted, Ended, Event, Phase, StoreCall, silent
-from txn.model import Cell, Check, Edit, Family
+from txn.model import Check, Edit, Family
 from txn.protocol import commit as commit_module
 from txn.protocol.recovery import poison
 from txn.protocol.row import status_key
@@ -222,23 +222,6 @@ def test_a_commit_that_becomes_late_in_it_does_not_happen(
     is_there = cell is not None and cell.value == b"2"
     assert isinstance(result, Committed) == is_there
     assert clock.left <= 0 or is_there
-
-
-@pytest.mark.parametrize("protocol", ["six-phase", "fenced"])
-def test_a_commit_whose_read_takes_too_long_does_not_happen(protocol: ProtocolName) -> None:
-    store, clock = in_memory()
-    store.ensure_table(TABLE, {b"d": Family(), b"e": Family()})
-    engine = open_engine(store, clock, protocol)
-    engine.commit(PUT)
-    before, read = engine.read([KEYS[0]]), type(store).read
-
-    def read_slowly(store: Store, *groups: Collection[Key]) -> dict[Key, Cell | None]:
-        clock.advance(POLICY.deadline_ms)
-        return read(store, *groups)
-
-    with patch.object(type(store), "read", read_slowly), pytest.raises(DeadlineError):
-        engine.commit([Mutation(KEYS[0], b"2")])
-    assert engine.read([KEYS[0]]) == before
 
 
 @pytest.mark.parametrize("protocol", ["six-phase", "fenced"])

@@ -4,27 +4,24 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Callable
-from contextlib import suppress
 
 import pytest
 
-from tests.unit.worlds import TABLE, World, X, Y, Z, after_status, stopped_at
+from tests.unit.worlds import TABLE, World, X, Y, Z, stopped_at
 from txn.assertions import Exact, Not, Some, Version
 from txn.client.block import OptimisticTransaction
 from txn.client.engine import Engine
 from txn.errors import (
     AssertionFailedError,
-    CommitOutcomeUnknown,
     ConflictError,
     DeadlineError,
     InvalidRequestError,
-    NotApplied,
 )
-from txn.model import Check, Delete, Edit, Key, Mutation
+from txn.model import Delete, Key, Mutation
 from txn.policy import Policy
 from txn.protocol.statuses import Status
 from txn.testing.counting import CountingStore
-from txn.testing.faulty import Call, Crash, Fault, FaultyStore, Reply
+from txn.testing.faulty import FaultyStore
 
 Work = Callable[[OptimisticTransaction], object]
 
@@ -53,18 +50,6 @@ def counted(world: World) -> tuple[Engine, CountingStore]:
     list(engine.scan(stop=b"a"))
     counting.reset()
     return engine, counting
-
-
-def test_a_block_is_committed_at_its_end() -> None:
-    world = given(y=b"old")
-    with world.engine.transaction(labels={"job": "7"}) as t:
-        t.put(X, "1")
-        t.delete(Y)
-        assert world.value(X) is None
-        assert t.result is None
-    assert t.result is not None
-    assert world.cell(X) == (b"1", t.result.timestamp)
-    assert world.value(Y) is None
 
 
 def test_a_block_sees_its_own_writes() -> None:
@@ -165,28 +150,6 @@ def test_what_can_never_be_committed_is_refused_in_the_block(work: Work) -> None
     assert not world.rows()
 
 
-@pytest.mark.parametrize(
-    "work",
-    [
-        lambda t: None,
-        lambda t: t.scan(),
-        lambda t: t.require(~Some(X)),
-        lambda t: t.get(X),
-        lambda t: t.put(X, b"1"),
-        lambda t: 1 / 0,
-    ],
-    ids=["nothing", "scan", "require", "get", "put", "error"],
-)
-def test_a_block_is_entered_once_whatever_it_did(
-    work: Callable[[OptimisticTransaction], object],
-) -> None:
-    t = World().engine.transaction()
-    with suppress(ZeroDivisionError), t:
-        work(t)
-    with pytest.raises(InvalidRequestError, match="one block"), t:
-        pass
-
-
 def test_a_transaction_is_one_block() -> None:
     world = World()
     t = world.engine.transaction()
@@ -255,15 +218,6 @@ def test_what_was_not_read_may_change() -> None:
     assert world.value(Z) == b"1"
 
 
-def test_columns_beside_those_of_a_scan_may_come() -> None:
-    world = given(x=b"1")
-    with world.engine.transaction() as t:
-        t.scan(columns=[("d", "x")])
-        other(world, Mutation(X._replace(column=b"y"), b"2"))
-        t.put(Z, b"1")
-    assert t.result is not None
-
-
 def test_a_key_that_was_deleted_from_a_scanned_range_stays_away() -> None:
     world = given(x=b"1")
     other(world, Mutation(Y, b"1"))
@@ -275,28 +229,6 @@ def test_a_key_that_was_deleted_from_a_scanned_range_stays_away() -> None:
         other(world, Delete(Y))
         t.put(Z, b"1")
     assert world.value(Z) == b"1"
-
-
-def test_of_two_that_add_to_what_both_scanned_one_commits() -> None:
-    world = World()
-    engine = world.client(world.faults, seed=2)
-    late = world.client(seed=3).transaction().__enter__()
-    assert not late.scan()
-    late.put(Z, b"2")
-
-    def look(call: Call) -> Fault:
-        if call.method == "scan":  # the first holds its lock, and is about to look
-            world.faults.plan = lambda call: Fault()
-            with pytest.raises(ConflictError) as caught:
-                late.__exit__(None, None, None)
-            assert caught.value.key == Y
-        return Fault()
-
-    with engine.transaction() as t:
-        assert not t.scan()
-        t.put(Y, b"1")
-        world.faults.plan = look
-    assert (world.value(Y), world.value(Z)) == (b"1", None)
 
 
 @pytest.mark.parametrize("deletes", [False, True])
@@ -420,15 +352,6 @@ def test_what_a_block_costs_that_writes_nothing(work: Work, calls: dict[str, int
     assert not world.rows()
 
 
-def test_reads_of_a_block_were_true_together() -> None:
-    """Each get is of its own instant: the sum of two accounts may be one that never was."""
-    world = given(x=b"1", y=b"2")
-    with pytest.raises(ConflictError), world.engine.transaction() as t:
-        first = t.get(X)
-        other(world, Mutation(X, b"2"), Mutation(Y, b"1"))
-        assert (first, t.get(Y)) == (b"1", b"1")
-
-
 def test_run_returns_what_the_function_returned() -> None:
     world = given(x=counter(4))
     tries: list[int] = []
@@ -443,21 +366,6 @@ def test_run_returns_what_the_function_returned() -> None:
     assert world.engine.run(work) == 21
     assert tries == [5, 11, 21]
     assert world.value(X) == counter(21)
-
-
-def test_run_repeats_what_only_reads() -> None:
-    world = given(x=b"1", y=b"1")
-    tries: list[None] = []
-
-    def work(t: OptimisticTransaction) -> bytes | None:
-        first = t.get(X)
-        tries.append(None)
-        if len(tries) == 1:
-            other(world, Mutation(X, b"2"), Mutation(Y, b"2"))
-        assert len(tries) == 1 or first == t.get(Y)
-        return t.get(Y)
-
-    assert world.engine.run(work) == b"2"
 
 
 @pytest.mark.parametrize(
@@ -477,26 +385,6 @@ def test_run_repeats_nothing_else(work: Work, error: type[Exception]) -> None:
 
     with pytest.raises(error):
         World().engine.run(counting)
-    assert len(tries) == 1
-
-
-def test_run_does_not_repeat_what_may_have_committed() -> None:
-    world = World()
-    tries: list[None] = []
-
-    def plan(call: Call) -> Fault:
-        checks = [item for item in call.items if isinstance(item, Check)]
-        if world.statuses() == [Status.LOCKED] and (checks or call.method == "read"):
-            return Fault(frozenset(), Reply.MAYBE_APPLIED if checks else Reply.NOT_APPLIED)
-        return Fault()
-
-    def work(t: OptimisticTransaction) -> None:
-        tries.append(None)
-        t.put(X, b"1")
-        world.faults.plan = plan
-
-    with pytest.raises((CommitOutcomeUnknown, NotApplied)):
-        world.engine.run(work)
     assert len(tries) == 1
 
 
@@ -558,33 +446,6 @@ def test_a_block_with_a_spent_budget_writes_nothing(deadline_ms: int) -> None:
     assert world.keys_kept() == before
 
 
-@pytest.mark.parametrize("deadline_ms", [0, -1])
-def test_a_run_with_a_spent_budget_does_not_begin(deadline_ms: int) -> None:
-    begun: list[object] = []
-    with pytest.raises(DeadlineError, match="deadline passed"):
-        World().engine.run(begun.append, deadline_ms=deadline_ms)
-    assert begun == []
-
-
-def test_what_the_function_takes_is_not_left_for_its_commit() -> None:
-    world = World(Policy(lock_ttl_ms=60_000, attempts=4, store_patience_ms=10))
-    stopped_at(world, Status.LOCKED)
-    began = world.clock.monotonic_ms()
-
-    def think(t: OptimisticTransaction) -> None:
-        world.clock.advance(290)
-        t.put(X, b"3")
-
-    with pytest.raises(DeadlineError):
-        world.client(seed=2).run(think, deadline_ms=300)
-    assert world.clock.monotonic_ms() - began < 500
-
-
-def test_a_run_takes_an_attempt_at_least() -> None:
-    with pytest.raises(InvalidRequestError, match="attempts must be at least 1"):
-        World().engine.run(lambda t: None, attempts=0)
-
-
 def test_run_hands_on_what_the_commit_takes() -> None:
     world = World()
     engine = world.engine
@@ -601,21 +462,3 @@ def test_a_transaction_has_a_limit_of_rows() -> None:
     with pytest.raises(InvalidRequestError, match="limit=1"), engine.transaction() as t:
         assert len(t.scan(stop="y")) == 1
         t.scan()
-
-
-def test_a_client_that_dies_at_the_end_of_its_block_is_finished() -> None:
-    world = given(x=counter(1))
-    after_status(world, Status.ASSERTED, Fault(reply=Reply.CRASH))
-    with pytest.raises(Crash), world.engine.transaction() as t:
-        t.increment(X)
-    with world.client(seed=2).transaction() as t:
-        assert t.increment(X) == 3
-    assert world.value(X) == counter(3)
-
-
-def test_a_stored_cell_that_nobody_committed_is_read_like_any_other() -> None:
-    world = World()
-    world.store.write([Edit(X, b"1", 5)])
-    with world.engine.transaction() as t:
-        t.append(X, "2")
-    assert world.value(X) == b"12"

@@ -151,16 +151,6 @@ def test_whoever_wants_the_key_waits_a_lock_ttl_and_commits(protocol: ProtocolNa
 
 
 @BOTH
-def test_a_reader_does_not_wait_for_it(protocol: ProtocolName) -> None:
-    world = Orphan(protocol)
-    began_ms = world.clock.monotonic_ms()
-    cell = world.client(seed=2).read([X])[X]
-    assert cell is not None and cell.value == b"0"
-    assert world.clock.monotonic_ms() == began_ms
-    assert world.rows() == []
-
-
-@BOTH
 def test_poison_is_acknowledged_before_the_lock_is_freed(protocol: ProtocolName) -> None:
     """Freed first, the lock could be another's when the row arrives and decides."""
     world = Orphan(protocol)
@@ -258,16 +248,6 @@ def test_a_lock_that_arrives_after_poison_is_freed_at_once(protocol: ProtocolNam
     began_ms = world.clock.monotonic_ms()
     world.client(seed=2).commit([Mutation(X, b"2")])
     assert world.clock.monotonic_ms() - began_ms < POLICY.courtesy_ms
-
-
-@BOTH
-def test_several_clients_may_poison_one_row(protocol: ProtocolName) -> None:
-    world = Orphan(protocol)
-    assert poison_row(world.engine.context, world.row_key)
-    first = world.row
-    world.clock.advance(5)
-    assert poison_row(world.client(seed=2).context, world.row_key)
-    assert world.row == first
 
 
 @BOTH
@@ -372,32 +352,6 @@ def test_an_owner_that_was_poisoned_commits_with_a_new_row_key(protocol: Protoco
     assert read_rows(context, poisoned)[poisoned[0]].status is Status.ABORTED
     assert world.engine.outcome(done.transaction) is Outcome.COMMITTED
     assert list(check(context, grace_ms=0, scan=[TABLE])) == []
-
-
-@BOTH
-def test_a_living_owner_is_told_of_a_conflict(protocol: ProtocolName) -> None:
-    """It has sent no decision, so that nothing is unknown."""
-    world = World(replace(POLICY, attempts=1), protocol=protocol)
-
-    def poison_it() -> None:
-        (wanted,) = (item for item in calls[-1].items if is_step(item, Status.WRITTEN))
-        assert isinstance(wanted, Check)
-        assert poison_row(world.client(seed=3).context, wanted.key.row)
-
-    calls: list[Call] = []
-    step = when_stepping(Status.WRITTEN, poison_it, Fault())
-
-    def plan(call: Call) -> Fault:
-        calls.append(call)
-        return step(call)
-
-    world.faults.plan = plan
-    with pytest.raises(AbortedError) as caught:
-        world.engine.commit([Mutation(X, b"1"), Mutation(Y, b"1")])
-    # The fenced owner learns of it at its decision. Its row has a buffer, which tells that nothing
-    # of it was ever deleted.
-    assert isinstance(caught.value, ConflictError)
-    assert (world.value(X), world.holder(X), world.holder(Y)) == (None, b"", b"")
 
 
 @BOTH
@@ -526,16 +480,6 @@ def test_an_owner_that_cannot_read_why_it_was_aborted_knows_nothing(
         world.engine.commit([Mutation(X, b"1"), Mutation(Y, b"1")])
 
 
-@BOTH
-def test_an_owner_that_was_aborted_at_its_decision_knows_it(protocol: ProtocolName) -> None:
-    world = World(replace(POLICY, attempts=1), protocol=protocol)
-    world.faults.plan = when_stepping(
-        Status.ASSERTED, lambda: abort(world, world.holder(X)), Fault()
-    )
-    with pytest.raises(ConflictError):
-        world.engine.commit([Mutation(X, b"1"), Mutation(Y, b"1")])
-
-
 def test_a_local_commit_that_was_lost_and_poisoned_did_not_take_effect(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
@@ -617,22 +561,6 @@ def test_fsck_keeps_the_lock_of_a_row_that_arrives(protocol: ProtocolName, early
     why = "its holder is not finished" if early else "its holder's row has arrived"
     assert repair(context, finding) == NothingToDo(why)
     assert (world.row.status, world.holder(X)) == (Status.WRITTEN, world.row_key)
-
-
-@BOTH
-def test_fsck_poisons_a_row_once_for_all_its_locks(protocol: ProtocolName) -> None:
-    world = Orphan(protocol)
-    locks = [world.engine.context.rules.lock_of(key) for key in (X, Y)]
-    cell = world.cell(world.lock)
-    assert cell is not None
-    world.store.check_and_put([Check(locks[1], b"", ((locks[1], cell.value),))])
-    world.clock.advance(GRACE_MS + 10)
-    results = [
-        repair(world.engine.context, item) for item in check(world.engine.context, scan=[TABLE])
-    ]
-    assert results == [Repaired("freed")] * 2
-    assert (world.holder(X), world.holder(Y)) == (b"", b"")
-    world.require_poisoned()
 
 
 @BOTH

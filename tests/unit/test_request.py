@@ -17,15 +17,6 @@ def test_keys_get_the_default_table() -> None:
     assert request.keys == (A._replace(table=b"t"), B._replace(table=b"t"))
 
 
-def test_a_table_that_is_named_stays() -> None:
-    named = A._replace(table=b"own")
-    assert bind_request([Delete(named)], [~Some(named)], table=b"t").keys == (named,)
-
-
-def test_iterators_are_taken() -> None:
-    assert len(bind_request(iter([Delete(A), Delete(B)]), table=b"t").mutations) == 2
-
-
 @pytest.mark.parametrize(
     ("mutations", "assertions", "message"),
     [

@@ -18,7 +18,6 @@ from txn import Engine, Exact, Key, Mutation
 from txn.clock import ManualClock
 from txn.errors import AssertionFailedError
 from txn.model import Check, Family
-from txn.protocol.row import new_row_key, status_key
 from txn.protocol.statuses import Status
 from txn.stores import open_store
 from txn.testing.counting import CountingStore
@@ -122,16 +121,6 @@ def test_keys_that_are_only_asserted_cost_a_lock_and_no_write(
     }
 
 
-def test_the_decision_is_the_third_call(engine: Engine, counting: CountingStore) -> None:
-    engine.commit([Mutation(key(1), b"1")])
-    methods = [call.method for call in counting.trace[:3]]
-    assert methods == ["check_and_put", "check_and_read", "check_and_put"]
-    assert statuses(counting)[:3] == [b"0-WRITTEN", b"1-LOCKED", b"2-ASSERTED"]
-    (decision,) = counting.trace[2].items
-    assert isinstance(decision, Check)
-    assert decision.key == status_key(b"txn", decision.key.row)
-
-
 def test_a_false_assertion_costs_five_calls(engine: Engine, counting: CountingStore) -> None:
     with pytest.raises(AssertionFailedError):
         engine.commit([Mutation(key(1), b"1")], [Exact(key(2), b"1")])
@@ -150,22 +139,3 @@ def test_no_call_is_empty_when_all_locks_are_refused(
     engine.commit([Mutation(key(1), b"1")])
     assert b"7-ABORTED" in statuses(counting)
     assert all(call.items for call in counting.trace if call.method != "atomically")
-
-
-def test_a_read_of_one_free_row_is_one_get(engine: Engine, counting: CountingStore) -> None:
-    engine.read([key(1), key(1)._replace(column=b"w")])
-    assert counting.calls == {"read": 1}
-
-
-def test_a_read_of_free_rows_is_two_gets_in_turn(engine: Engine, counting: CountingStore) -> None:
-    engine.read([key(1), key(2)])
-    assert counting.calls == {"read": 1}
-
-
-def test_a_read_of_a_key_with_a_ghost_s_lock_is_four_gets(
-    engine: Engine, counting: CountingStore
-) -> None:
-    counting.check_and_put([Check(key(1).lock, b"", ((key(1).lock, new_row_key(1, 1)),))])
-    counting.reset()
-    engine.read([key(1)])
-    assert counting.calls == {"read": 4}

@@ -3,13 +3,11 @@
 from __future__ import annotations
 
 from dataclasses import replace
-from itertools import pairwise
 
 import pytest
 
 from tests.unit.worlds import TABLE, World, X
 from txn.model import Mutation
-from txn.protocol.six_phase import FORWARD
 from txn.protocol.statuses import (
     BEGINNINGS,
     COMMITTED,
@@ -68,14 +66,6 @@ def test_a_step_that_the_table_does_not_have_is_refused() -> None:
             else:
                 with pytest.raises(IllegalStepError, match=str(new)):
                     check_step(STEPS, old, new)
-
-
-def test_rolling_forward_goes_by_the_table() -> None:
-    statuses = [begun for begun, _ in FORWARD]
-    assert statuses == [Status.ASSERTED, Status.PUT, Status.CLEANING]
-    for begun, reached in pairwise([*statuses, Status.COMPLETE]):
-        assert reached in STEPS[begun]
-    assert statuses[-1] is SIX_PHASE.released
 
 
 def test_an_absent_row_begins_with_its_owner_s_status_or_with_poison() -> None:

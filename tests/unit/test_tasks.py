@@ -10,13 +10,12 @@ from collections.abc import Awaitable, Callable, Mapping
 import pytest
 
 from tests.unit.test_group_commit import Gate
-from tests.unit.worlds import TABLE, World, X, Y, stopped_at
+from tests.unit.worlds import TABLE, World, X, Y
 from txn import (
     AssertionFailedError,
     AsyncEngine,
     AsyncTransaction,
     Committed,
-    ConflictError,
     DeadlineError,
     Delete,
     Engine,
@@ -30,7 +29,7 @@ from txn import (
     connect_async,
 )
 from txn.model import Family
-from txn.protocol.statuses import ProtocolName, Status
+from txn.protocol.statuses import ProtocolName
 from txn.stores.local import LocalStore
 
 pytestmark = pytest.mark.fast
@@ -225,19 +224,6 @@ def test_a_block_reads_and_writes() -> None:
     in_tasks(world, work)
 
 
-def test_a_block_that_raises_writes_nothing() -> None:
-    world = World()
-
-    async def work(db: AsyncEngine) -> None:
-        with pytest.raises(ZeroDivisionError):
-            async with db.transaction() as t:
-                t.put(X, "1")
-                raise ZeroDivisionError
-        assert await db.read([X]) == {X: None}
-
-    in_tasks(world, work)
-
-
 def test_a_run_is_done_again_on_a_conflict() -> None:
     world = World()
 
@@ -258,23 +244,6 @@ def test_a_run_is_done_again_on_a_conflict() -> None:
         assert sorted(await asyncio.gather(*(db.run(count) for _ in range(8)))) == list(
             range(7, 15)
         )
-
-    in_tasks(world, work)
-
-
-def test_a_run_ends_with_its_attempts_and_with_its_time() -> None:
-    world = World()
-
-    async def work(db: AsyncEngine) -> None:
-        async def lose(t: AsyncTransaction) -> None:
-            await t.get(X)
-            await db.commit([Mutation(X, b"1")])
-            t.put(X, "2")
-
-        with pytest.raises(ConflictError):
-            await db.run(lose, attempts=2)
-        with pytest.raises(DeadlineError, match="attempts=0"):
-            await db.run(lose, deadline_ms=0)
 
     in_tasks(world, work)
 
@@ -315,18 +284,6 @@ def test_a_block_that_is_cancelled_before_its_end_writes_nothing() -> None:
         task.cancel()
         assert await asyncio.wait([task]) and task.cancelled()
         assert await db.read([X]) == {X: None}
-
-    in_tasks(world, work)
-
-
-def test_tasks_that_wait_for_a_lock_hold_no_other() -> None:
-    world = World()
-    stopped_at(world, Status.LOCKED, X)
-
-    async def work(db: AsyncEngine) -> None:
-        stuck = asyncio.create_task(db.commit([Mutation(X, b"2")]))
-        assert (await db.commit([Mutation(Y, b"1")])).complete
-        assert (await stuck).complete
 
     in_tasks(world, work)
 

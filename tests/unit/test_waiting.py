@@ -228,32 +228,6 @@ def test_nobody_looks_more_often_than_transactions_take() -> None:
     assert min(later - earlier for earlier, later in pairwise(times)) >= 100
 
 
-def test_a_failing_store_is_asked_again_until_patience_ends() -> None:
-    world = World()
-    context = world.engine.context
-    began = world.clock.monotonic_ms()
-
-    def refuse() -> None:
-        raise NotApplied("connection refused")
-
-    with pytest.raises(NotApplied):
-        call_store(context, refuse)
-    assert world.clock.monotonic_ms() - began >= POLICY.store_patience_ms
-
-
-def test_a_store_that_comes_back_in_time_costs_nothing_but_time() -> None:
-    world = World()
-    tries: list[Call] = []
-
-    def down_at_first(call: Call) -> Fault:
-        tries.append(call)
-        return Fault(frozenset(), Reply.NOT_APPLIED) if len(tries) < 3 else Fault()
-
-    world.faults.plan = down_at_first
-    world.engine.commit([Mutation(X, b"1")])
-    assert world.value(X) == b"1"
-
-
 def test_a_closed_store_is_not_asked_again() -> None:
     world = World()
     store = open_store("memory://")
