@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Collection, Iterator
 from random import Random
 from typing import Any, ClassVar
 
@@ -21,7 +21,7 @@ from txn.protocol.transaction import PendingCommit, begin_commit
 from txn.request import bind_request
 from txn.stores import open_store
 from txn.stores.base import Store
-from txn.testing.faulty import Call, Crash, Fault, FaultyStore, Reply
+from txn.testing.faulty import NO_FAULT, Call, Crash, Fault, FaultyStore, Reply
 
 TABLE = b"data"
 X, Y, Z = (Key(row, "d", "x", TABLE) for row in ("x", "y", "z"))
@@ -129,17 +129,50 @@ class BreakingOff:
             yield row
 
 
-def after_status(world: World, status: Status, fault: Fault) -> None:
-    """Let the next call that writes this status have the fault, once."""
-    seen: list[Call] = []
+def before(
+    world: World,
+    match: Callable[[Call], object],
+    act: Callable[[], object] = lambda: None,
+    fault: Fault = NO_FAULT,
+    times: int = 1,
+) -> None:
+    """Before the next calls of the world's client that match, do something; they have the fault."""
+    left = [act] * times
 
     def plan(call: Call) -> Fault:
-        if not seen and any(is_step(item, status) for item in call.items):
-            seen.append(call)
+        if left and match(call):
+            left.pop()()
             return fault
-        return Fault()
+        return NO_FAULT
 
     world.faults.plan = plan
+
+
+def always(world: World, match: Callable[[Call], object], fault: Fault) -> None:
+    """Let all calls of the world's client that match have the fault."""
+    world.faults.plan = lambda call: fault if match(call) else NO_FAULT
+
+
+def record_calls(world: World) -> list[Call]:
+    """Return the list that gets the calls of the world's client from here on."""
+    seen: list[Call] = []
+    before(world, seen.append)
+    return seen
+
+
+def steps_to(status: Status) -> Callable[[Call], bool]:
+    """Match a call that steps a row to this status."""
+    return lambda call: any(is_step(item, status) for item in call.items)
+
+
+def writes(call: Call) -> bool:
+    """Match a call that puts values, after the decision."""
+    return any(isinstance(item, Edit) for item in call.items)
+
+
+def after_status(world: World, status: Status, fault: Fault) -> None:
+    """Let the next call that writes this status have the fault, once."""
+    before(world, steps_to(status), fault=fault)
 
 
 def is_step(item: object, status: Status) -> bool:
@@ -162,6 +195,8 @@ def step_past_put(world: World, row_key: bytes) -> None:
     world.store.check_and_put([Check(status, Status.ASSERTED.value, puts)])
 
 
+DOWN = Fault(frozenset(), Reply.NOT_APPLIED)
+LOST = Fault(frozenset(), Reply.MAYBE_APPLIED)
 STEP_ALONE = Fault(frozenset({0}), Reply.CRASH)
 """Of a call that steps a row, the step takes effect, and nothing that travels with it does."""
 
@@ -172,13 +207,14 @@ def stopped_at(
     key: Key = X,
     value: bytes = b"2",
     fault: Fault = STEP_ALONE,
+    also: Collection[Mutation] = (),
 ) -> bytes:
     """Let a client die right after its row reached this status; return the row key."""
     known = {row.row_key for row in world.rows()}
     client = world.client(world.faults, seed=len(known) + 100)
     after_status(world, status, fault)
     with pytest.raises(Crash):
-        client.commit([Mutation(key, value)])
+        client.commit([Mutation(key, value), *also])
     world.faults.crashed = False
     world.faults.plan = lambda call: Fault()
     (row_key,) = {row.row_key for row in world.rows()} - known
