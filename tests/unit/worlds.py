@@ -129,14 +129,13 @@ class BreakingOff:
             yield row
 
 
-def before(
-    world: World,
+def plan_before(
     match: Callable[[Call], object],
     act: Callable[[], object] = lambda: None,
     fault: Fault = NO_FAULT,
     times: int = 1,
-) -> None:
-    """Before the next calls of the world's client that match, do something; they have the fault."""
+) -> Callable[[Call], Fault]:
+    """Return the plan that does something before the next calls that match; they have the fault."""
     left = [act] * times
 
     def plan(call: Call) -> Fault:
@@ -145,7 +144,18 @@ def before(
             return fault
         return NO_FAULT
 
-    world.faults.plan = plan
+    return plan
+
+
+def before(
+    world: World,
+    match: Callable[[Call], object],
+    act: Callable[[], object] = lambda: None,
+    fault: Fault = NO_FAULT,
+    times: int = 1,
+) -> None:
+    """Let the world's client have this plan."""
+    world.faults.plan = plan_before(match, act, fault, times)
 
 
 def always(world: World, match: Callable[[Call], object], fault: Fault) -> None:
@@ -207,6 +217,7 @@ def stopped_at(
     key: Key = X,
     value: bytes = b"2",
     fault: Fault = STEP_ALONE,
+    *,
     also: Collection[Mutation] = (),
 ) -> bytes:
     """Let a client die right after its row reached this status; return the row key."""
