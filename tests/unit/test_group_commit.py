@@ -6,7 +6,7 @@ import os
 import threading
 from collections.abc import Callable, Collection, Iterator, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass, replace
 from functools import partial
 from logging import ERROR
@@ -14,7 +14,7 @@ from random import Random
 
 import pytest
 
-from tests.unit.worlds import POLICY, TABLE, World, X, Y, Z, stopped_at
+from tests.unit.worlds import POLICY, TABLE, World, X, Y, Z, before, record_calls, stopped_at
 from txn import (
     AssertionFailedError,
     CommitOutcomeUnknown,
@@ -36,15 +36,24 @@ from txn.client.local import LocalBackend
 from txn.clock import ManualClock, SystemClock
 from txn.errors import StoreClosedError, StoreError
 from txn.events import BatchStarted, Event, Phase, Queued
-from txn.protocol.statuses import Status
+from txn.protocol.statuses import ProtocolName, Status
 from txn.protocol.transaction import PendingCommit
 from txn.request import Ack
 from txn.service.client import connect_server
-from txn.testing.faulty import Call, Fault
 
 pytestmark = pytest.mark.fast
 
 PATIENCE_S = 60
+
+
+@pytest.fixture(autouse=True)
+def overdue_soon(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("txn.client.group_commit.OVERDUE_MS", 50)
+
+
+@pytest.fixture
+def world() -> World:
+    return World()
 
 
 @dataclass(slots=True, eq=False)
@@ -137,17 +146,18 @@ def commit(engine: Engine, request: Request) -> Committed:
     return engine.commit(request.mutations, request.assertions)
 
 
-def test_who_watches_is_told_of_each_that_comes_and_goes() -> None:
-    world = World()
+def test_a_batch_under_way_gathers_the_next_one_and_who_watches_is_told(world: World) -> None:
     with a_batch_under_way(world.engine) as (gate, pool):
         done = [pool.submit(commit, world.engine, put(f"r{i}")) for i in range(3)]
+        many = pool.submit(world.engine.commit_many, [put("a"), put("b")])
         futures = [world.engine.submit(put(f"f{i}")) for i in range(2)]
-        until(lambda: gate.in_line() == 5)
-        until(lambda: sum(queue_changes(world)) == 5)
+        until(lambda: gate.in_line() == 7)
+        until(lambda: sum(queue_changes(world)) == 7)
         assert futures[0].cancel()
         gate.go.set()
-        assert all(isinstance(each.result(PATIENCE_S), Committed) for each in [*done, futures[1]])
-    assert sum(queue_changes(world)) == 0
+        results = [*(each.result(PATIENCE_S) for each in [*done, futures[1]]), *many.result()]
+        assert all(isinstance(result, Committed) for result in results)
+    assert sum(queue_changes(world)) == 0 and gate.sizes == [1, 6]
     assert [e.transactions for e in world.events if isinstance(e, BatchStarted)] == gate.sizes
 
 
@@ -155,20 +165,18 @@ def queue_changes(world: World) -> list[int]:
     return [e.change for e in list(world.events) if isinstance(e, Queued) and e.queue == "line"]
 
 
-def test_futures_gather_without_a_thread_for_each() -> None:
-    world = World()
-    before = threading.active_count()
+def test_futures_gather_without_a_thread_for_each(world: World) -> None:
+    threads = threading.active_count()
     with a_batch_under_way(world.engine) as (gate, _):
         done = [world.engine.submit(put(f"r{i}")) for i in range(200)]
-        assert threading.active_count() <= before + 3
+        assert threading.active_count() <= threads + 3
         gate.go.set()
         assert all(each.result(PATIENCE_S).complete for each in done)
     assert gate.sizes == [1, 200]
     assert world.value(key("r199")) == b"1"
 
 
-def test_what_shares_a_lock_goes_in_different_batches_in_the_order_of_coming() -> None:
-    world = World()
+def test_what_shares_a_lock_goes_in_different_batches_in_the_order_of_coming(world: World) -> None:
     with a_batch_under_way(world.engine) as (gate, _):
         done = [world.engine.submit(put("same", str(i))) for i in range(3)]
         other = world.engine.submit(put("other"))
@@ -179,9 +187,8 @@ def test_what_shares_a_lock_goes_in_different_batches_in_the_order_of_coming() -
     assert all(w.tries == 1 for batch in gate.batches for w in batch)
 
 
-def test_what_needs_a_lock_of_a_batch_under_way_waits_in_line() -> None:
+def test_what_needs_a_lock_of_a_batch_under_way_waits_in_line(world: World) -> None:
     """It would find it held by its own engine. What comes behind it does not overtake it."""
-    world = World()
     allow_batches(world.engine, 2)
     with a_batch_under_way(world.engine, Request((Mutation(X, b"1"),))) as (gate, _):
         both = world.engine.submit(([Mutation(X, b"2"), Mutation(Y, b"2")], []))
@@ -199,8 +206,7 @@ def asserting(name: str, *, validate: bool = True) -> Request:
     return Request((Mutation(key(name), b"1"),), (Some(key("parent")),), validate=validate)
 
 
-def test_requests_that_validate_the_same_key_go_in_one_batch() -> None:
-    world = World()
+def test_requests_that_validate_the_same_key_go_in_one_batch(world: World) -> None:
     world.engine.commit(put("parent").mutations)
     with a_batch_under_way(world.engine) as (gate, _):
         first = [world.engine.submit(asserting(f"a{number}")) for number in range(3)]
@@ -214,8 +220,7 @@ def test_requests_that_validate_the_same_key_go_in_one_batch() -> None:
     assert done[3].timestamp >= max(each.timestamp for each in done[:3])
 
 
-def test_both_acks_are_kept_in_a_line_of_both() -> None:
-    world = World()
+def test_both_acks_are_kept_in_a_line_of_both(world: World) -> None:
     with a_batch_under_way(world.engine) as (gate, _):
         acks = [
             world.engine.submit(put(f"r{i}"), ack=("complete", "decided")[i % 2])
@@ -230,9 +235,37 @@ def test_both_acks_are_kept_in_a_line_of_both() -> None:
     assert {status for status in world.statuses()} == {Status.COMPLETE}
 
 
+def wide(name: str, keys: int) -> Request:
+    return Request(tuple(Mutation(key(f"{name}{i}"), b"1") for i in range(keys)))
+
+
+@pytest.mark.parametrize(
+    ("policy", "requests", "keys"),
+    [
+        (Policy(batch_requests=3), [put(f"r{i}") for i in range(7)], [[1] * 3, [1] * 3, [1]]),
+        (
+            Policy(batch_bytes=1_000),
+            [put(name, "1" * size) for name, size in (("a", 400), ("b", 2_000), ("c", 400))],
+            [[1, 1], [1]],
+        ),
+        (Policy(), [wide("a", 2), wide("b", 2), wide("c", 5), put("d")], [[2, 1], [2], [5]]),
+    ],
+    ids=["requests", "bytes", "keys"],
+)
+def test_a_batch_has_an_end(
+    policy: Policy, requests: list[Request], keys: list[list[int]], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """One that is larger by itself still goes."""
+    monkeypatch.setattr("txn.client.group_commit.PORTION", 3)
+    world = World(policy)
+    gate = Gate(world.engine)
+    gate.go.set()
+    assert all(isinstance(each, Committed) for each in world.engine.commit_many(requests))
+    assert [[len(w.lock_cells) for w in batch] for batch in gate.batches] == keys
+
+
 def test_who_has_nothing_in_line_begins_no_batch_of_others(monkeypatch: pytest.MonkeyPatch) -> None:
     """Its own commit may be done with long before that one is."""
-    monkeypatch.setattr("txn.client.group_commit.OVERDUE_MS", 50)
     world, leaders = World(), list[str]()
     mine = ThreadPoolExecutor(1, thread_name_prefix="mine")
     with a_batch_under_way(world.engine) as (gate, pool), mine:
@@ -256,34 +289,24 @@ def test_who_has_nothing_in_line_begins_no_batch_of_others(monkeypatch: pytest.M
     assert leaders[1].startswith("mine")
 
 
-def test_who_is_asked_to_linger_waits_for_company() -> None:
-    world = World(policy=Policy(linger_ms=200))
+def test_who_lingers_waits_for_company_and_goes_as_soon_as_somebody_has_to_lead() -> None:
+    world = World(policy=Policy(linger_ms=60_000, deadline_ms=120_000))
     gate = Gate(world.engine)
     gate.go.set()
     with ThreadPoolExecutor(2) as pool:
-        done = [pool.submit(commit, world.engine, put(name)) for name in ("a", "b")]
-        assert all(each.result(PATIENCE_S).complete for each in done)
-    assert gate.sizes == [2]
+        lingering = [pool.submit(commit, world.engine, put(name)) for name in ("a", "b")]
+        until(lambda: gate.in_line() == 2)
+        future = world.engine.submit(put("c"))
+        assert all(each.result(PATIENCE_S).complete for each in (*lingering, future))
+    assert gate.sizes == [3]
     before_ms = world.clock.monotonic_ms()
-    world.engine.submit(put("c")).result(PATIENCE_S)
-    assert world.clock.monotonic_ms() - before_ms >= 200
+    world.engine.submit(put("d")).result(PATIENCE_S)
+    assert world.clock.monotonic_ms() - before_ms >= 60_000
 
 
-def test_who_lingers_goes_as_soon_as_somebody_has_to_lead() -> None:
-    world = World(policy=Policy(linger_ms=3_600_000))
-    gate = Gate(world.engine)
-    gate.go.set()
-    with ThreadPoolExecutor(1) as pool:
-        lingering = pool.submit(commit, world.engine, put("a"))
-        until(lambda: gate.in_line() == 1)
-        future = world.engine.submit(put("b"))
-        assert lingering.result(PATIENCE_S).complete and future.result(PATIENCE_S).complete
-    assert gate.sizes == [2]
-
-
-def test_a_batch_that_takes_long_keeps_nobody_waiting(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("txn.client.group_commit.OVERDUE_MS", 50)
-    world = World()
+def test_a_batch_that_takes_long_keeps_nobody_waiting(
+    world: World, monkeypatch: pytest.MonkeyPatch
+) -> None:
     with a_batch_under_way(world.engine) as (gate, pool):
         world.clock.advance(50)
         other = pool.submit(commit, world.engine, put("other"))
@@ -293,9 +316,7 @@ def test_a_batch_that_takes_long_keeps_nobody_waiting(monkeypatch: pytest.Monkey
         assert other.result(PATIENCE_S).complete
 
 
-def test_what_is_late_in_line_is_told_so(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("txn.client.group_commit.OVERDUE_MS", 50)
-    world = World()
+def test_what_is_late_in_line_is_told_so(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
     with a_batch_under_way(world.engine, put("same")) as (gate, pool):
         late = pool.submit(world.engine.commit, put("same").mutations, deadline_ms=70)
         until(lambda: gate.in_line() == 1)
@@ -320,10 +341,10 @@ def a_future_under_way(engine: Engine, request: Request) -> Iterator[Gate]:
     assert first.result(PATIENCE_S).complete
 
 
-def test_a_batch_that_takes_long_keeps_no_futures_waiting(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_batch_that_takes_long_keeps_no_futures_waiting(
+    world: World, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """No thread waits that would look again, and the one that leads is stuck."""
-    monkeypatch.setattr("txn.client.group_commit.OVERDUE_MS", 50)
-    world = World()
     with a_future_under_way(world.engine, put("first")) as gate:
         for number in range(2, 5):
             other = world.engine.submit(put(f"other{number}"))
@@ -339,7 +360,6 @@ def test_a_batch_that_takes_long_keeps_no_futures_waiting(monkeypatch: pytest.Mo
 def test_where_every_thread_is_stuck_a_late_future_is_told_so(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr("txn.client.group_commit.OVERDUE_MS", 50)
     monkeypatch.setattr("txn.client.group_commit.SPARE", 0)
     world = World()
     with a_future_under_way(world.engine, put("first")) as gate:
@@ -359,10 +379,8 @@ def test_where_every_thread_is_stuck_a_late_future_is_told_so(
 
 @pytest.mark.parametrize("concurrent_batches", [1, 2])
 def test_a_future_that_is_late_in_line_is_told_so(
-    concurrent_batches: int, monkeypatch: pytest.MonkeyPatch
+    world: World, concurrent_batches: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("txn.client.group_commit.OVERDUE_MS", 50)
-    world = World()
     allow_batches(world.engine, concurrent_batches)
     with a_future_under_way(world.engine, put("same")) as gate:
         late = world.engine.submit(put("same"), deadline_ms=70)
@@ -376,9 +394,8 @@ def test_a_future_that_is_late_in_line_is_told_so(
     assert len(world.rows()) == 1
 
 
-def test_a_row_key_is_of_about_the_time_of_its_row() -> None:
+def test_a_row_key_is_of_about_the_time_of_its_row(world: World) -> None:
     """It tells when a transaction began, and in a fenced database how its statuses lie."""
-    world = World()
     with a_batch_under_way(world.engine) as (gate, pool):
         waiting = pool.submit(commit, world.engine, put("second"))
         until(lambda: gate.in_line() == 1)
@@ -389,8 +406,7 @@ def test_a_row_key_is_of_about_the_time_of_its_row() -> None:
     assert int(done.transaction.split(b".")[1]) >= began_ms
 
 
-def test_a_future_that_is_in_conflict_goes_on_alone() -> None:
-    world = World()
+def test_a_future_that_is_in_conflict_goes_on_alone(world: World) -> None:
     stopped_at(world, Status.LOCKED, X)
     stuck = world.engine.submit(([Mutation(X, b"2")], []))
     assert world.engine.submit(put("a")).result(PATIENCE_S).complete
@@ -398,8 +414,7 @@ def test_a_future_that_is_in_conflict_goes_on_alone() -> None:
     assert world.value(X) == b"2"
 
 
-def test_those_of_a_call_in_conflict_go_again_without_the_others() -> None:
-    world = World()
+def test_those_of_a_call_in_conflict_go_again_without_the_others(world: World) -> None:
     holder = stopped_at(world, Status.LOCKED, X)
     gate = Gate(world.engine)
     gate.go.set()
@@ -427,8 +442,9 @@ def test_a_key_in_demand_that_is_held_is_left_before_anything_is_written() -> No
     assert rows[0] == 2, "the holder's, and that of the other"
 
 
-def test_what_was_overtaken_in_line_fails_without_a_call(monkeypatch: pytest.MonkeyPatch) -> None:
-    world = World()
+def test_what_was_overtaken_in_line_fails_without_a_call(
+    world: World, monkeypatch: pytest.MonkeyPatch
+) -> None:
     contention = backend_of(world.engine)._contention
     large, gone = key("large"), key("gone")
     every = [X, Y, large, gone]
@@ -438,13 +454,7 @@ def test_what_was_overtaken_in_line_fails_without_a_call(monkeypatch: pytest.Mon
         [Mutation(X, b"2"), Mutation(Y, b"2"), Mutation(large, b"2" * 101), Delete(gone)]
     )
     assert contention._written.keys() == {X, Y}
-    calls: list[Call] = []
-
-    def plan(call: Call) -> Fault:
-        calls.append(call)
-        return Fault()
-
-    world.faults.plan = plan
+    calls = record_calls(world)
     with pytest.raises(AssertionFailedError) as failed:
         world.engine.commit([Mutation(Z, b"1")], [Version(X, done.timestamp)])
     assert not calls and failed.value.seen[X] == world.cell(X)
@@ -457,8 +467,7 @@ def test_what_was_overtaken_in_line_fails_without_a_call(monkeypatch: pytest.Mon
     assert contention._written.keys() == {Z}
 
 
-def test_a_future_tells_what_commit_raises() -> None:
-    world = World()
+def test_a_future_tells_what_commit_raises(world: World) -> None:
     failed = world.engine.submit(([Mutation(X, b"1")], [Exact(Y, b"1")]))
     with pytest.raises(AssertionFailedError):
         failed.result(PATIENCE_S)
@@ -478,8 +487,7 @@ def test_what_a_server_refuses_is_told_by_futures_alone(caplog: pytest.LogCaptur
     assert not caplog.records
 
 
-def test_tokens_and_labels_are_each_requests_own() -> None:
-    world = World()
+def test_tokens_and_labels_are_each_requests_own(world: World) -> None:
     requests = [
         Request((Mutation(key(f"r{i // 2}"), b"1"),), (), b"token%d" % (i // 2), {"n": str(i)})
         for i in range(4)
@@ -496,9 +504,10 @@ def test_tokens_and_labels_are_each_requests_own() -> None:
 
 @pytest.mark.parametrize("cancelled", [1, 2])
 @pytest.mark.parametrize("leader", ["thread", "pool"])
-def test_what_is_behind_cancelled_futures_goes_on(leader: str, cancelled: int) -> None:
+def test_what_is_behind_cancelled_futures_goes_on(
+    world: World, leader: str, cancelled: int
+) -> None:
     """They take no lock, so they keep nobody in line: nothing would call the one behind them."""
-    world = World()
     gate = Gate(world.engine)
     with ThreadPoolExecutor(1) as pool:
         ask = partial(pool.submit, commit, world.engine) if leader == "thread" else None
@@ -514,8 +523,7 @@ def test_what_is_behind_cancelled_futures_goes_on(leader: str, cancelled: int) -
     assert world.value(key("same")) == b"2" and gate.sizes == [1, 1]
 
 
-def test_a_cancelled_future_keeps_nobody_back_from_a_lock_that_is_free() -> None:
-    world = World()
+def test_a_cancelled_future_keeps_nobody_back_from_a_lock_that_is_free(world: World) -> None:
     allow_batches(world.engine, 2)
     with a_batch_under_way(world.engine, Request((Mutation(X, b"1"),))) as (gate, _):
         both = world.engine.submit(([Mutation(X, b"2"), Mutation(Y, b"2")], []))
@@ -540,8 +548,7 @@ def test_a_place_is_done_with_when_the_last_of_its_items_is_dropped() -> None:
     assert not group_commit._queue
 
 
-def test_flush_waits_for_futures_and_close_for_all() -> None:
-    world = World()
+def test_flush_waits_for_futures_and_close_for_all(world: World) -> None:
     stopped_at(world, Status.LOCKED, X)
     futures = [world.engine.submit(each) for each in (([Mutation(X, b"2")], []), put("a"))]
     world.engine.flush()
@@ -577,9 +584,8 @@ def test_without_a_thread_to_spare_whoever_submits_commits(monkeypatch: pytest.M
 
 
 def test_futures_for_which_there_is_no_thread_do_not_wait_for_a_leader_that_failed(
-    monkeypatch: pytest.MonkeyPatch,
+    world: World, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    world = World()
     gate = Gate(world.engine)
 
     def broken(batch: Sequence[PendingCommit]) -> None:
@@ -635,15 +641,10 @@ def test_who_is_killed_as_it_leads_futures_of_others_leaves_the_line_to_the_next
     assert engine.submit(put("a")).result(PATIENCE_S).complete
 
 
-def test_a_leader_that_is_killed_leaves_nobody_waiting() -> None:
-    world = World()
-    killed = threading.Event()
+def test_a_leader_that_is_killed_leaves_nobody_waiting(world: World) -> None:
 
-    def plan(call: Call) -> Fault:
-        if call.method == "check_and_put" and not killed.is_set():
-            killed.set()
-            raise Killed
-        return Fault()
+    def kill() -> None:
+        raise Killed
 
     with a_batch_under_way(world.engine) as (gate, pool):
         many = pool.submit(world.engine.commit_many, [put("a"), put("b")])
@@ -653,7 +654,7 @@ def test_a_leader_that_is_killed_leaves_nobody_waiting() -> None:
 
         def run_faulty(batch: Sequence[PendingCommit]) -> None:
             if len(batch) > 1:
-                world.faults.plan = plan
+                before(world, lambda call: call.method == "check_and_put", kill)
             run(batch)
 
         gate._run = run_faulty
@@ -667,8 +668,7 @@ def test_a_leader_that_is_killed_leaves_nobody_waiting() -> None:
     assert commit(world.engine, put("d")).complete
 
 
-def test_an_error_of_ours_is_the_leaders_and_the_line_goes_on() -> None:
-    world = World()
+def test_an_error_of_ours_is_the_leaders_and_the_line_goes_on(world: World) -> None:
     contention = backend_of(world.engine)._contention
     fail_blocked = contention.fail_blocked
 
@@ -685,9 +685,8 @@ def test_an_error_of_ours_is_the_leaders_and_the_line_goes_on() -> None:
     assert commit(world.engine, put("b")).complete
 
 
-def test_a_watch_may_commit() -> None:
+def test_a_watch_may_commit(world: World) -> None:
     """Its thread leads the batch that it tells of, and must not wait for itself."""
-    world = World()
     told: list[Event] = []
 
     def on_event(event: Event) -> None:
@@ -703,10 +702,8 @@ def test_a_watch_may_commit() -> None:
 
 
 def test_a_watch_in_a_thread_of_the_engine_may_wait_for_a_future(
-    monkeypatch: pytest.MonkeyPatch,
+    world: World, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("txn.client.group_commit.OVERDUE_MS", 50)
-    world = World()
     told: list[Event] = []
 
     def on_event(event: Event) -> None:
@@ -721,8 +718,7 @@ def test_a_watch_in_a_thread_of_the_engine_may_wait_for_a_future(
 
 
 @pytest.mark.parametrize("way", ["commit", "submit"])
-def test_a_future_may_call_back_to_commit(way: str) -> None:
-    world = World()
+def test_a_future_may_call_back_to_commit(world: World, way: str) -> None:
     done: Future[Committed] = Future()
 
     def call_back(first: Future[Committed]) -> None:
@@ -738,8 +734,7 @@ def test_a_future_may_call_back_to_commit(way: str) -> None:
     assert world.value(key("first")) == b"2"
 
 
-def test_a_child_begins_with_an_empty_line() -> None:
-    world = World()
+def test_a_child_begins_with_an_empty_line(world: World) -> None:
     with a_batch_under_way(world.engine) as (gate, pool):
         second = pool.submit(commit, world.engine, put("second"))
         future = world.engine.submit(put("third"))
@@ -770,41 +765,25 @@ def test_a_leader_goes_on_as_the_child_that_it_has_become(linger_ms: int) -> Non
 
 
 @pytest.mark.parametrize("protocol", ["six-phase", "fenced"])
-def test_threads_and_futures_at_few_keys_lose_nothing(protocol: str) -> None:
-    world = World(
-        policy=Policy(attempts=1_000, deadline_ms=120_000),
-        protocol=protocol,  # type: ignore[arg-type]
-    )
-    world.engine = Engine(
-        world.store, table=TABLE, policy=world.policy, clock=SystemClock(), protocol=world.protocol
-    )
+def test_threads_and_futures_at_few_keys_lose_nothing(protocol: ProtocolName) -> None:
+    policy, store = Policy(attempts=1_000, deadline_ms=120_000), World(protocol=protocol).store
+    engine = Engine(store, table=TABLE, policy=policy, clock=SystemClock(), protocol=protocol)
     keys = [key(f"k{i}") for i in range(5)]
 
     def count(seed: int) -> int:
         rng, told = Random(seed), 0
         for _ in range(10):
-            some = rng.sample(keys, 2)
-            cells = world.engine.read(some)
-            given = (
-                [Mutation(k, b"%d" % (int(cells[k].value if cells[k] else 0) + 1)) for k in some],  # type: ignore[union-attr]
-                [Exact(k, c.value) if (c := cells[k]) else ~Exact(k, b"none") for k in some],
-            )
-            results: list[Committed | TxnError | Future[Committed]]
-            if seed % 2:
-                results = [world.engine.submit(given)]
-            else:
-                results = [*world.engine.commit_many([given])]
-            told += sum(is_done(result) for result in results)
+            found = engine.read(rng.sample(keys, 2))
+            values = {k: cell.value for k, cell in found.items() if cell}
+            changes = [Mutation(k, b"%d" % (int(value) + 1)) for k, value in values.items()]
+            given = changes, [Exact(k, value) for k, value in values.items()]
+            with suppress(TxnError):
+                done = engine.submit(given) if seed % 2 else engine.commit(*given)
+                told += isinstance(done, Committed) or done.result(PATIENCE_S).complete
         return told
 
-    def is_done(result: Committed | TxnError | Future[Committed]) -> bool:
-        if isinstance(result, Future):
-            return result.exception(PATIENCE_S) is None
-        return isinstance(result, Committed)
-
-    world.engine.commit([Mutation(k, b"0") for k in keys])
+    engine.commit([Mutation(k, b"0") for k in keys])
     with ThreadPoolExecutor(6) as pool:
         told = sum(pool.map(count, range(6)))
-    total = sum(int(cell.value) for cell in world.engine.read(keys).values() if cell)
-    assert total == 2 * told > 0
-    world.engine.close()
+    assert sum(int(cell.value) for cell in engine.read(keys).values() if cell) == 2 * told > 0
+    engine.close()
