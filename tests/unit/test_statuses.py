@@ -1,13 +1,17 @@
-"""The table of statuses."""
+"""The table of statuses, and a status that nobody knows: one transaction's trouble."""
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import replace
 
 import pytest
 
-from tests.unit.worlds import TABLE, World, X
-from txn.model import Mutation
+from recovery import LeftAlone, check, repair
+from tests.unit.worlds import TABLE, World, X, Y, before, is_step, steps_to, stopped_at
+from txn.errors import CommitOutcomeUnknown, ConflictError, CorruptRowError, DeadlineError
+from txn.model import Check, Edit, Mutation
+from txn.protocol.row import RowState, status_key
 from txn.protocol.statuses import (
     BEGINNINGS,
     COMMITTED,
@@ -23,8 +27,9 @@ from txn.protocol.statuses import (
     check_step,
 )
 from txn.protocol.transaction import Transaction
-from txn.request import Request
+from txn.request import Committed, Request
 from txn.spans import Span
+from txn.testing.faulty import Call
 
 
 def test_every_status_leads_to_an_end() -> None:
@@ -113,3 +118,98 @@ def test_poison_always_compares(rules: Rules) -> None:
 def test_a_transaction_without_a_plan_has_not_decided() -> None:
     with pytest.raises(IllegalStepError, match="not decided"):
         _ = Transaction(b"row", Request(())).decided
+
+
+REQUESTS = [([Mutation(X, b"1")], []), ([Mutation(Y, b"1")], [])]
+
+
+def spoil(world: World, row_key: bytes) -> None:
+    """Give a row a status that nobody knows: of a newer version, or by mistake."""
+    world.store.write([Edit(status_key(b"txn", row_key), b"9-NEW", world.clock.wall_ms() + 1)])
+
+
+def commit_spoiled(status: Status) -> tuple[World, Sequence[object], bytes]:
+    """Commit two transactions, of which the first one's row is spoiled before it gets there."""
+    world = World()
+    spoiled: list[bytes] = []
+
+    def steps(call: Call) -> bool:
+        checks = [item for item in call.items if isinstance(item, Check)]
+        spoiled[:] = spoiled or [check.key.row for check in checks[:1] if is_step(check, status)]
+        return bool(spoiled)
+
+    before(world, steps, lambda: spoil(world, spoiled[0]))
+    return world, world.engine.commit_many(REQUESTS), spoiled[0]
+
+
+@pytest.mark.parametrize(
+    ("status", "error"),
+    [
+        (Status.WRITTEN, CorruptRowError),
+        (Status.LOCKED, CorruptRowError),
+        (Status.ASSERTED, CommitOutcomeUnknown),
+    ],
+)
+def test_one_bad_row_of_a_batch_fails_its_own_transaction(
+    status: Status, error: type[Exception]
+) -> None:
+    world, results, bad = commit_spoiled(status)
+    assert type(results[0]) is error
+    assert bad in str(results[0]).encode() and "9-NEW" in str(results[0].__cause__ or results[0])
+    assert isinstance(results[1], Committed) and results[1].complete
+    assert world.value(Y) == b"1"
+    if status is not Status.WRITTEN:
+        assert world.holder(X) == bad  # which may be committed: nobody frees its locks
+
+
+@pytest.mark.parametrize("status", [Status.PUT, Status.CLEANING, Status.COMPLETE])
+def test_a_row_that_goes_bad_after_the_decision_is_committed(status: Status) -> None:
+    """Its locks are kept until all is put."""
+    world, (first, second), bad = commit_spoiled(status)
+    assert isinstance(first, Committed) and not first.complete
+    assert isinstance(second, Committed) and second.complete
+    is_put = status is not Status.PUT
+    assert (world.holder(X), world.holder(Y)) == (b"" if is_put else bad, b"")
+    assert (world.value(X), world.value(X.tag)) == (b"1", b"")
+    (row,) = (row for row in world.rows() if row.row_key == bad)
+    assert row.state is RowState.UNREADABLE
+
+
+def spoil_as_it_is_ended(world: World, holder: bytes, status: Status) -> None:
+    """Let the row of a dead client be spoiled before another one's step that would end it."""
+    step = Status.ABORTING if status is Status.LOCKED else Status.PUT
+    before(world, steps_to(step), lambda: spoil(world, holder), times=99)
+
+
+@pytest.mark.parametrize("status", [Status.LOCKED, Status.ASSERTED])
+def test_a_holder_whose_row_goes_bad_as_it_is_ended_is_in_the_way(status: Status) -> None:
+    world = World()
+    holder = stopped_at(world, status)
+    spoil_as_it_is_ended(world, holder, status)
+    with pytest.raises((ConflictError, DeadlineError)) as caught:
+        world.client(world.faults, seed=2).commit([Mutation(X, b"3")])
+    assert (caught.value.facts["key"], caught.value.facts["holder"]) == (X, holder)
+    assert "9-NEW" in str(caught.value)
+    assert isinstance(caught.value.__cause__, CorruptRowError)
+    assert world.holder(X) == holder
+
+
+def test_a_holder_that_had_gone_bad_before_is_named_with_the_cause() -> None:
+    world = World()
+    holder = stopped_at(world, Status.ASSERTED)
+    spoil(world, holder)
+    results = world.client(seed=2).commit_many(REQUESTS)
+    assert isinstance(results[0], ConflictError | DeadlineError)
+    assert "9-NEW" in str(results[0]) and results[0].facts["holder"] == holder
+    assert isinstance(results[1], Committed)
+
+
+@pytest.mark.parametrize("status", [Status.LOCKED, Status.ASSERTED])
+def test_fsck_leaves_a_row_that_goes_bad_as_it_is_ended(status: Status) -> None:
+    world = World()
+    holder = stopped_at(world, status)
+    (finding,) = check(world.engine.context, grace_ms=0)
+    spoil_as_it_is_ended(world, holder, status)
+    result = repair(world.engine.context, finding)
+    assert isinstance(result, LeftAlone) and "9-NEW" in result.why
+    assert world.holder(X) == holder
