@@ -7,7 +7,7 @@ import resource
 import threading
 from collections import Counter
 from collections.abc import Callable, Sequence
-from contextlib import suppress
+from contextlib import nullcontext, suppress
 from pathlib import Path
 from random import Random
 from types import SimpleNamespace
@@ -16,7 +16,20 @@ from typing import Any
 import lmdb
 import pytest
 
-from tests.unit.worlds import POLICY, TABLE, World, X, Y, Z, stopped_at
+from tests.unit.worlds import (
+    DOWN,
+    LOST,
+    POLICY,
+    TABLE,
+    World,
+    X,
+    Y,
+    Z,
+    always,
+    before,
+    record_calls,
+    stopped_at,
+)
 from txn import (
     AssertionFailedError,
     CommitOutcomeUnknown,
@@ -30,18 +43,14 @@ from txn import (
     Mutation,
     NotApplied,
     Policy,
-    StoreError,
-    Version,
     connect,
 )
 from txn.clock import Clock, ManualClock, _find_boot
-from txn.errors import StoreClosedError
 from txn.events import Event, Phase, StoreCall
 from txn.model import Edit, Family
 from txn.protocol import commit as commit_module
 from txn.protocol import six_phase as six_phase_module
 from txn.protocol.context import Context
-from txn.protocol.row import status_key
 from txn.protocol.statuses import Status
 from txn.protocol.transaction import WRITTEN_WITHIN_MS
 from txn.stores import open_store
@@ -50,9 +59,8 @@ from txn.tables.kv import lmdb as lmdb_module
 from txn.tables.kv.lmdb import FIRST_MAP_SIZE, LmdbStore
 from txn.tables.kv.ordered import Reader
 from txn.testing.counting import CountingStore
-from txn.testing.faulty import NO_FAULT, Call, Fault, Reply
+from txn.testing.faulty import Call, Fault, Reply
 
-IN_PHASES = pytest.mark.parametrize("way", ["phases"], indirect=True)
 NONE: frozenset[int] = frozenset()
 Work = Callable[[Engine], object]
 
@@ -64,23 +72,31 @@ def way(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None
         monkeypatch.setattr(commit_module, "commit_in_one_write", lambda *_: False)
 
 
-def atomically(world: World) -> World:
-    """Let the world's client commit in one local transaction."""
+in_phases = pytest.mark.parametrize("way", ["phases"], indirect=True)
+
+
+def local_world() -> World:
+    """A world whose client commits in one local transaction."""
+    world = World()
     world.faults.features |= {"atomic"}
     return world
 
 
+@pytest.fixture
+def world() -> World:
+    return local_world()
+
+
+def is_local(call: Call) -> bool:
+    """Match a local transaction, at its end."""
+    return call.method == "atomically"
+
+
 def methods(world: World, work: Callable[[], object]) -> list[str]:
     """Return the calls that the world's client makes, each as its store sees it."""
-    seen: list[str] = []
-
-    def plan(call: Call) -> Fault:
-        seen.append(call.method)
-        return NO_FAULT
-
-    world.faults.plan = plan
+    calls = record_calls(world)
     work()
-    return seen
+    return [call.method for call in calls]
 
 
 def left(world: World, status: Status, key: Key = X) -> bytes:
@@ -90,14 +106,6 @@ def left(world: World, status: Status, key: Key = X) -> bytes:
     holder = stopped_at(world, status, key)
     world.faults.features = features
     return holder
-
-
-def ends_so(world: World, fault: Fault) -> None:
-    """Let what the world's client does together next end with the fault, once."""
-    faults = [fault]
-    world.faults.plan = lambda call: (
-        faults.pop() if faults and call.method == "atomically" else NO_FAULT
-    )
 
 
 def stored(world: World) -> dict[bytes, bytes | None]:
@@ -145,7 +153,7 @@ WORKS: dict[str, Work] = {
 @pytest.mark.parametrize("name", WORKS)
 def test_both_brackets_leave_the_same_rows(name: str) -> None:
     found = []
-    for world in (World(), atomically(World())):
+    for world in (World(), local_world()):
         world.engine.commit([Mutation(X, b"1"), Mutation(Y, b"1")])
         world.clock.advance(5)
         WORKS[name](world.engine)
@@ -154,8 +162,7 @@ def test_both_brackets_leave_the_same_rows(name: str) -> None:
     assert found[0] == found[1]
 
 
-def test_it_is_one_call_that_others_see_at_once() -> None:
-    world = atomically(World())
+def test_it_is_one_call_that_others_see_at_once(world: World) -> None:
     done = methods(world, lambda: world.engine.commit([Mutation(X, b"1")]))
     assert done == ["describe", "atomically"]  # the first asks for the family, once
     assert methods(world, lambda: world.engine.commit([Mutation(Y, b"1")])) == ["atomically"]
@@ -189,9 +196,8 @@ def test_the_decision_makes_it_durable_and_an_abort_does_not(
         assert asked and True not in asked
 
 
-def test_a_lock_that_is_met_undoes_it_and_the_steps_follow_one_by_one() -> None:
+def test_a_lock_that_is_met_undoes_it_and_the_steps_follow_one_by_one(world: World) -> None:
     """Whoever waits for another's lease in a local transaction would keep all writers out."""
-    world = atomically(World())
     holder = left(world, Status.LOCKED)
     calls = methods(world, lambda: world.engine.commit([Mutation(X, b"3"), Mutation(Y, b"3")]))
     assert calls[1:3] == ["atomically", "check_and_put"]  # the first asks for the family
@@ -201,8 +207,7 @@ def test_a_lock_that_is_met_undoes_it_and_the_steps_follow_one_by_one() -> None:
     assert not world.holder(X)
 
 
-def test_a_lock_in_a_scanned_range_is_met_as_well() -> None:
-    world = atomically(World())
+def test_a_lock_in_a_scanned_range_is_met_as_well(world: World) -> None:
     with pytest.raises(ConflictError, match="scanned range"), world.engine.transaction() as t:
         assert not list(t.scan(stop="y"))
         left(world, Status.LOCKED)
@@ -211,19 +216,7 @@ def test_a_lock_in_a_scanned_range_is_met_as_well() -> None:
     assert not world.holder(Y)
 
 
-def test_what_is_hopeless_is_told_without_waiting() -> None:
-    world = atomically(World())
-    first = world.engine.commit([Mutation(X, b"1")])
-    world.engine.commit([Mutation(X, b"2")])
-    left(world, Status.LOCKED, X)
-    began_ms = world.clock.monotonic_ms()
-    with pytest.raises(AssertionFailedError):
-        world.engine.commit([Mutation(X, b"3")], [Version(X, first.timestamp)])
-    assert world.clock.monotonic_ms() == began_ms
-
-
-def test_a_clock_is_not_waited_for_in_it() -> None:
-    world = atomically(World())
+def test_a_clock_is_not_waited_for_in_it(world: World) -> None:
     world.store.write(
         [Edit(X, b"1", world.clock.wall_ms() + POLICY.skew_ms // 2 + 10)],
     )
@@ -232,10 +225,11 @@ def test_a_clock_is_not_waited_for_in_it() -> None:
     assert world.clock.monotonic_ms() >= 2
 
 
-@IN_PHASES
+@in_phases
 @pytest.mark.parametrize("rule", [True, False], ids=["with", "without"])
-def test_nobody_waits_in_a_local_transaction(rule: bool, monkeypatch: pytest.MonkeyPatch) -> None:
-    world = atomically(World())
+def test_nobody_waits_in_a_local_transaction(
+    world: World, rule: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
     world.engine.commit([Mutation(X, b"1")])
     kept_out: list[bool] = []
 
@@ -243,7 +237,7 @@ def test_nobody_waits_in_a_local_transaction(rule: bool, monkeypatch: pytest.Mon
         context.clock.sleep_ms(10)
         other = threading.Thread(target=world.put, args=(Z, b"other"), daemon=True)
         other.start()
-        other.join(0.3)
+        other.join(60 if rule else 0.3)
         kept_out.append(other.is_alive())
         return inner(context, transactions)
 
@@ -256,13 +250,13 @@ def test_nobody_waits_in_a_local_transaction(rule: bool, monkeypatch: pytest.Mon
     assert len(world.rows()) == 2
 
 
-@IN_PHASES
+@in_phases
 def test_nothing_foreign_runs_in_it() -> None:
     world = World()
     world.engine.commit([Mutation(X, b"1")])
     expected = Counter(type(event) for event in world.events)
     world.events[:] = []
-    atomically(world)
+    world.faults.features |= {"atomic"}
     seen: list[tuple[type[Event], bool]] = []
     world.on_event = lambda event: seen.append((type(event), world.faults.is_inside))  # type: ignore[method-assign]
     world.client(world.faults, seed=7).commit([Mutation(Y, b"1")])
@@ -270,22 +264,12 @@ def test_nothing_foreign_runs_in_it() -> None:
     assert not any(is_inside for _, is_inside in seen)
     assert told[Phase] == expected[Phase]
     assert told[StoreCall] > 1
-    holder = left(world, Status.LOCKED, Z)
-    world.events[:] = []
-    world.engine.commit([Mutation(Z, b"3")])
-    begun = [e for e in world.events if isinstance(e, Phase) and e.outcome == "started"]
-    started = [event.name for event in begun if event.transactions]
-    assert started[:2] == ["lock", "unlock"]  # the holder's end
-    assert started.count("decide") == 1
-    assert world.engine.outcome(holder).value == "aborted"
 
 
-def test_a_lost_end_is_found_out() -> None:
-    world = atomically(World())
+def test_a_lost_end_is_found_out(world: World) -> None:
     world.engine.commit([Mutation(X, b"1")])
     for applied, complete in ((None, True), (NONE, False)):
-        lost = Fault(applied=applied, reply=Reply.MAYBE_APPLIED)
-        ends_so(world, lost)
+        before(world, is_local, fault=Fault(applied=applied, reply=Reply.MAYBE_APPLIED))
         results = world.engine.commit_many(
             [([Mutation(X, b"2")], []), ([Mutation(Y, b"2")], [Exact(Z, b"no")])]
         )
@@ -297,8 +281,7 @@ def test_a_lost_end_is_found_out() -> None:
         world.engine.commit([Mutation(X, b"1")])
 
 
-def test_a_lost_end_that_cannot_be_found_out_is_unknown() -> None:
-    world = atomically(World())
+def test_a_lost_end_that_cannot_be_found_out_is_unknown(world: World) -> None:
     world.engine.commit([Mutation(X, b"1")])
     lost = Fault(reply=Reply.MAYBE_APPLIED)
     world.faults.plan = lambda call: lost
@@ -310,48 +293,23 @@ def test_a_lost_end_that_cannot_be_found_out_is_unknown() -> None:
     assert world.client(seed=2).outcome(results[0].transaction).value == "committed"
 
 
-def test_a_row_that_is_absent_after_a_long_time_tells_nothing() -> None:
+def test_a_row_that_is_absent_after_a_long_time_tells_nothing(world: World) -> None:
     """It may have been committed, finished and collected."""
-    world = atomically(World())
     world.engine.commit([Mutation(X, b"1")])
 
-    def plan(call: Call) -> Fault:
-        if call.method == "atomically":
-            return Fault(applied=NONE, reply=Reply.MAYBE_APPLIED)
+    def pause() -> None:
         world.clock.advance(WRITTEN_WITHIN_MS)
-        return NO_FAULT
 
-    world.faults.plan = plan
+    before(world, is_local, lambda: before(world, lambda call: True, pause, times=99), LOST)
     with pytest.raises(CommitOutcomeUnknown):
         world.engine.commit([Mutation(X, b"2")])
 
 
-def test_a_status_that_nobody_knows_is_an_unknown_outcome() -> None:
-    world = atomically(World())
+def test_a_store_that_refuses_for_a_time_is_asked_again(world: World) -> None:
     world.engine.commit([Mutation(X, b"1")])
-    world.clock.advance(1)
-
-    def plan(call: Call) -> Fault:
-        if call.method == "atomically":
-            return Fault(reply=Reply.MAYBE_APPLIED)
-        if call.method == "write":
-            row = max(row.row_key for row in world.rows())
-            world.store.write([Edit(status_key(b"txn", row), b"9-NEW", world.clock.wall_ms())])
-        return NO_FAULT
-
-    world.faults.plan = plan
-    with pytest.raises(CommitOutcomeUnknown) as caught:
-        world.engine.commit([Mutation(X, b"2")])
-    assert "9-NEW" in str(caught.value.__cause__)
-
-
-def test_a_store_that_refuses_for_a_time_is_asked_again() -> None:
-    world = atomically(World())
-    world.engine.commit([Mutation(X, b"1")])
-    refusal = Fault(applied=NONE, reply=Reply.NOT_APPLIED)
-    ends_so(world, refusal)
+    before(world, is_local, fault=DOWN)
     assert world.engine.commit([Mutation(X, b"2")]).complete
-    world.faults.plan = lambda call: refusal
+    always(world, lambda call: True, DOWN)
     with pytest.raises(NotApplied):
         world.engine.commit([Mutation(X, b"3")])
     assert world.value(X) == b"2"
@@ -414,118 +372,71 @@ def test_a_full_disk_is_called_so(path: str, monkeypatch: pytest.MonkeyPatch) ->
     assert lmdb_module.find_reason("/", error).startswith("the disk is full, 4,096 bytes are free")
 
 
-class FailingEnd:
-    """The end of a local transaction fails: before it took effect, or after that."""
+def watch_disk(monkeypatch: pytest.MonkeyPatch, act: Callable[[Callable[[], None]], None]) -> None:
+    """Have each step that waits for the disk, a commit or a flush, be done by a function."""
+    inner = lmdb_module._Shared._apply
 
-    def __init__(self, monkeypatch: pytest.MonkeyPatch, *, applied: bool, times: int = 1) -> None:
-        self.left = 0
-        self._applied = applied
-        self._times = times
-        self._inner = lmdb_module._Shared._apply
-        end = self
+    def apply(shared: Any, step: Callable[[], None]) -> None:
+        inner(shared, lambda: act(step))
 
-        def apply(shared: Any, step: Callable[[], None]) -> None:
-            end.apply(shared, step)
-
-        monkeypatch.setattr(lmdb_module._Shared, "_apply", apply)
-
-    def begin(self) -> None:
-        self.left = self._times
-
-    def apply(self, shared: Any, step: Callable[[], None]) -> None:
-        def broken() -> None:
-            if self._applied:
-                step()
-            else:
-                step.__self__.abort()  # type: ignore[attr-defined]  # as LMDB does
-            raise lmdb.DiskError("no more disk")
-
-        self.left -= 1
-        self._inner(shared, broken if self.left >= 0 else step)
+    monkeypatch.setattr(lmdb_module._Shared, "_apply", apply)
 
 
-@pytest.mark.parametrize("applied", [True, False])
+def fail(step: Callable[[], None]) -> None:
+    """Fail before the step takes effect."""
+    step.__self__.abort()  # type: ignore[attr-defined]  # as LMDB does
+    raise lmdb.DiskError("no more disk")
+
+
+def fail_afterwards(step: Callable[[], None]) -> None:
+    step()
+    raise lmdb.DiskError("no more disk")
+
+
+@pytest.mark.parametrize(
+    ("end", "times", "error"),
+    [
+        (fail_afterwards, 1, None),
+        (fail, 1, NotApplied),
+        (fail_afterwards, 1_000, CommitOutcomeUnknown),  # a power failure may undo it
+    ],
+)
 def test_an_error_of_the_disk_at_its_end_is_settled(
-    path: str, applied: bool, monkeypatch: pytest.MonkeyPatch
+    path: str,
+    end: Callable[[Callable[[], None]], None],
+    times: int,
+    error: type[Exception] | None,
+    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    engine = opened(path)
-    engine.commit([Mutation(X, b"1"), Mutation(Y, b"1")])
-    end = FailingEnd(monkeypatch, applied=applied)
-    end.begin()
-    changes = [Mutation(X, b"2"), Mutation(Y, b"2")]
-    if applied:
-        assert engine.commit(changes).complete
-    else:
-        with pytest.raises(NotApplied):
-            engine.commit(changes)
-    assert values(engine) == [b"2", b"2", b"", b""] if applied else [b"1", b"1", b"", b""]
-    engine.close()
-
-
-def test_a_disk_that_goes_on_failing_leaves_it_unknown(
-    path: str, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """What was not flushed may be undone by a power failure."""
     engine = opened(path, "")
-    engine.commit([Mutation(X, b"1")])
-    end = FailingEnd(monkeypatch, applied=True, times=1_000)
-    end.begin()
-    with pytest.raises(CommitOutcomeUnknown):
-        engine.commit([Mutation(X, b"2")])
-    end.left = 0
+    engine.commit([Mutation(X, b"1"), Mutation(Y, b"1")])
+    left = [end] * times
+    watch_disk(monkeypatch, lambda step: left.pop()(step) if left else step())
+    changes = [Mutation(X, b"2"), Mutation(Y, b"2")]
+    with pytest.raises(error) if error else nullcontext():
+        engine.commit(changes)
+    left.clear()
+    assert values(engine) == [b"1" if end is fail else b"2"] * 2 + [b"", b""]
     engine.close()
 
 
 def test_a_commit_waits_for_the_disk_once(path: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """One local transaction, whose data pages are flushed as it ends, and then its meta page."""
     engine = opened(path, "")
     engine.commit([Mutation(X, b"1")])
     steps: list[str] = []
-    inner = lmdb_module._Shared._apply
 
-    def apply(shared: Any, step: Callable[[], None]) -> None:
+    def note(step: Callable[[], None]) -> None:
         steps.append("commit" if getattr(step, "__name__", "") == "commit" else "sync")
-        inner(shared, step)
+        step()
 
-    monkeypatch.setattr(lmdb_module._Shared, "_apply", apply)
+    watch_disk(monkeypatch, note)
     engine.commit([Mutation(X, b"2"), Mutation(Y, b"2")])
     assert steps == ["commit", "sync"]
     steps.clear()
     with pytest.raises(AssertionFailedError):
         engine.commit([Mutation(X, b"3")], [Exact(Y, b"no")])
     assert steps == ["commit"]
-    engine.close()
-
-
-def test_a_child_that_is_forked_in_it_commits_nothing(path: str) -> None:
-    calls = [0]
-
-    class Forking(ManualClock):
-        def wall_ms(self) -> int:
-            calls[0] += 1
-            if calls[0] == 0:
-                assert is_inside()
-                children.append(os.fork())
-            return super().wall_ms()
-
-    def is_inside() -> object:
-        store: Any = engine.context.store
-        return store._ordered._joined.writer is not None
-
-    children: list[int] = []
-    engine = opened(path, clock=Forking())
-    engine.commit([Mutation(X, b"1")])
-    parent = os.getpid()
-    calls[0] = -2  # in the middle of what is done together
-    try:
-        found: object = engine.commit([Mutation(X, b"2")])
-    except (StoreError, CommitOutcomeUnknown) as error:
-        found = error
-    if os.getpid() != parent:
-        os._exit(0 if isinstance(found, StoreClosedError | CommitOutcomeUnknown) else 1)
-    assert os.waitstatus_to_exitcode(os.waitpid(children[0], 0)[1]) == 0
-    assert isinstance(found, Committed)
-    assert values(engine)[0] == b"2"
-    assert len(list(engine.context.store.scan(b"txn"))) == 3  # and the name of the protocol
     engine.close()
 
 
