@@ -50,11 +50,11 @@ ONLY_IN_MEMORY = {
     "test_a_read_under_locks_leaves_no_outcome_open",
     "test_an_absent_row_is_unknown_and_never_aborted",
     "test_an_empty_batch_is_no_work",
-    "test_an_unknown_acknowledgement_is_refused_before_anything_is_written",
     "test_every_phase_is_in_the_row_with_its_time",
     "test_finished_rows_expire_by_the_time_of_their_last_status",
     "test_what_a_read_costs_where_reads_are_of_one_instant",
     "test_what_has_ended_is_not_ended_again",
+    "test_what_makes_no_sense_is_refused_before_anything_is_written_or_sent",
     "test_what_was_deleted_before_the_retention_leaves_nothing",
     "test_within_the_grace_it_is_nobodys_business",
 }

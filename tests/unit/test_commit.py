@@ -2,25 +2,36 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import replace
+from typing import Any
 
 import pytest
 
-from tests.unit.worlds import POLICY, TAKEN, World, X, Y, is_step, stopped_at
+from tests.unit.worlds import (
+    POLICY,
+    TAKEN,
+    World,
+    X,
+    Y,
+    before,
+    is_step,
+    record_calls,
+    steps_to,
+    stopped_at,
+)
 from txn.assertions import Exact, Some, Version
 from txn.errors import AbortedError, AssertionFailedError, ConflictError, InvalidRequestError
 from txn.events import Phase
-from txn.model import Cell, Check, Delete, Edit, Family, Key, Mutation
+from txn.model import Cell, Delete, Edit, Family, Key, Mutation
 from txn.protocol.clocks import FUTURE_MS
 from txn.protocol.recovery import roll_back
 from txn.protocol.row import FAMILY, read_rows
 from txn.protocol.statuses import Status
 from txn.protocol.transaction import load_transaction
 from txn.request import Committed, Outcome, Request
-from txn.stores.base import Answers, Store
-from txn.testing.faulty import Call, Fault, FaultyStore
+from txn.stores.base import Answers
+from txn.testing.faulty import FaultyStore
 
 
 def test_all_cells_get_one_timestamp_and_nothing_stays_locked() -> None:
@@ -162,16 +173,22 @@ def test_unknown_tables_and_families_are_named(key: Key, message: str) -> None:
 @pytest.mark.parametrize("name", ["transaction.1", "once.token", "doctor"])
 def test_no_transaction_touches_the_transaction_table(name: str) -> None:
     world = World()
-    key = Key(name, FAMILY, "status", "txn")
+    families, key = world.store.describe(b"txn"), Key(name, FAMILY, "status", "txn")
+    also = key._replace(table=b"default:txn")
     asserts = ([Mutation(X, b"1")], [~(Some(X) | Some(key))])
     for given in (([Mutation(key, b"1")], []), ([Delete(key)], []), asserts):
-        with pytest.raises(InvalidRequestError, match="transaction table"):
-            world.engine.commit(*given)  # type: ignore[arg-type]
         with pytest.raises(InvalidRequestError, match=r"transaction table.*request=0"):
             world.engine.commit_many([given])  # type: ignore[list-item]
-    with pytest.raises(InvalidRequestError, match="transaction table"):
-        world.engine.run(lambda t: t.put(X, t.get(key) or b"none"))
+    for call in (
+        lambda: world.engine.ensure_table("txn", ["d"]),
+        lambda: world.engine.ensure_table("default:txn", ["d"]),
+        lambda: world.engine.commit([Mutation(also, b"1")]),
+        lambda: world.engine.run(lambda t: t.put(X, t.get(key) or b"none")),
+    ):
+        with pytest.raises(InvalidRequestError, match="the transaction table is the protocol's"):
+            call()
     assert (world.engine.read([key]), world.rows()) == ({key: None}, [])
+    assert world.store.describe(b"txn") == families
 
 
 def test_a_family_with_a_ttl_is_refused() -> None:
@@ -217,13 +234,7 @@ def test_a_store_without_multi_cell_checks_gets_no_times() -> None:
 def test_a_read_before_the_step_that_it_travels_with_is_used() -> None:
     world = World()
     world.faults.reads_early = lambda: True
-    calls: list[Call] = []
-
-    def plan(call: Call) -> Fault:
-        calls.append(call)
-        return Fault()
-
-    world.faults.plan = plan
+    calls = record_calls(world)
     assert world.engine.commit([Mutation(X, b"1")], [~Some(Y)]).complete
     looks = [len(call.items) for call in calls if call.method == "read"]
     assert looks[-1:] == [6]
@@ -239,38 +250,17 @@ def test_an_abort_between_the_read_and_its_step_makes_the_step_fail() -> None:
     world.faults.reads_early = lambda: True
     aborted: list[bytes] = []
 
-    def plan(call: Call) -> Fault:
-        if any(is_step(item, Status.LOCKED) for item in call.items) and not aborted:
-            aborted.append(world.holder(X))
-            context = world.client(seed=3).context
-            row = read_rows(context, aborted)[aborted[0]]
-            roll_back(context, [load_transaction(context, row)], lambda _: "impatience")
-            world.client(seed=4).commit([Mutation(X, b"1")])
-        return Fault()
+    def abort_and_overtake() -> None:
+        aborted.append(world.holder(X))
+        context = world.client(seed=3).context
+        row = read_rows(context, aborted)[aborted[0]]
+        roll_back(context, [load_transaction(context, row)], lambda _: "impatience")
+        world.client(seed=4).commit([Mutation(X, b"1")])
 
-    world.faults.plan = plan
+    before(world, steps_to(Status.LOCKED), abort_and_overtake)
     world.engine.commit([Mutation(X, b"2")], [Exact(X, b"1")])
     assert world.value(X) == b"2"
     assert world.engine.outcome(aborted[0]) is Outcome.ABORTED
-
-
-class Past(FaultyStore):
-    """A store that answers the reads under locks from the past, as a gateway may."""
-
-    def __init__(self, inner: Store, cells: Mapping[Key, Cell | None]) -> None:
-        super().__init__(inner)
-        self._cells = cells
-
-    def check_and_read(
-        self,
-        checks: Sequence[Check],
-        keys: Collection[Key],
-        stamps: Collection[Key] = (),
-        *,
-        durable: bool = True,
-    ) -> Answers:
-        answers, found, times = super().check_and_read(checks, keys, stamps, durable=durable)
-        return answers, {key: self._cells.get(key, found[key]) for key in found}, times
 
 
 def test_an_answer_from_before_its_locks_aborts_a_transaction() -> None:
@@ -280,6 +270,16 @@ def test_an_answer_from_before_its_locks_aborts_a_transaction() -> None:
     row_key = stopped_at(world, Status.LOCKED)
     past = world.store.read([X, X.lock, X.tag])
     assert past[X.lock] and past[X.lock].value == row_key
+    store = FaultyStore(
+        world.store
+    )  # answers the reads under locks from the past, as a gateway may
+    check_and_read = store.check_and_read
+
+    def answer_late(*args: Any, **given: Any) -> Answers:
+        answers, found, times = check_and_read(*args, **given)
+        return answers, {key: past.get(key, cell) for key, cell in found.items()}, times
+
+    store.check_and_read = answer_late  # type: ignore[method-assign]
     world.clock.advance(POLICY.lock_ttl_ms)
     later = world.client(seed=2)
     for _ in range(2):
@@ -288,5 +288,5 @@ def test_an_answer_from_before_its_locks_aborts_a_transaction() -> None:
         world.clock.advance(POLICY.lock_ttl_ms)
     assert world.value(X) == b"2"
     with pytest.raises(ConflictError):
-        world.client(Past(world.store, past), seed=3).commit([Mutation(X, b"3")], [Exact(X, b"0")])
+        world.client(store, seed=3).commit([Mutation(X, b"3")], [Exact(X, b"0")])
     assert world.value(X) == b"2"

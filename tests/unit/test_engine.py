@@ -6,13 +6,11 @@ import socket
 import threading
 import time
 from collections.abc import AsyncIterator, Callable, Iterator, Sequence
-from importlib.metadata import version
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-import txn
 from tests.unit.worlds import POLICY, TABLE, World, X, Y, stopped_at
 from txn.assertions import Some
 from txn.client.block import OptimisticTransaction
@@ -118,13 +116,8 @@ def test_those_of_a_call_that_share_a_lock_go_in_the_order_given() -> None:
     def wanted(*names: str) -> PendingCommit:
         return world.begun(*(Mutation(Key(name, "d", "x", TABLE), b"1") for name in names))
 
-    first, second, third, fourth, fifth = every = [
-        wanted("a", "b"),
-        wanted("c"),
-        wanted("b", "d"),
-        wanted("d"),
-        wanted("e"),
-    ]
+    names = ("ab", "c", "bd", "d", "e")
+    first, second, third, fourth, fifth = every = [wanted(*each) for each in names]
     order = Order(every)
     assert list(order.ready) == [first, second, fifth]
     order.remove(second)
@@ -156,60 +149,35 @@ def test_an_engine_that_cannot_be_opened_leaves_no_store_open(tmp_path: Path) ->
     connect(f"embedded://{path}?sync=off").close()  # refused while it is open with another sync
 
 
-@pytest.mark.parametrize("salt_buckets", [0, 101])
-def test_impossible_buckets_are_refused(salt_buckets: int) -> None:
-    with pytest.raises(InvalidRequestError, match="salt_buckets must be 1 to 100"):
-        connect("memory://", salt_buckets=salt_buckets)
+PUT = [Mutation(X, b"1")]
+NO_ACK = "ack is none of 'complete', 'decided'"
+WRONG: list[tuple[Callable[[Any], object], str]] = [
+    (lambda e: e.commit(PUT, ack="done"), NO_ACK),
+    (lambda e: e.commit_many([(PUT, [])], ack="done"), NO_ACK),
+    (lambda e: e.transaction(ack="done"), NO_ACK),
+    (lambda e: e.run(len, ack="done"), NO_ACK),
+    (lambda e: e.commit(PUT, deadline_ms=10**12 + 1), "deadline_ms must be at most"),
+    (lambda e: e.run(len, deadline_ms=-(2**63)), "deadline_ms must be at most"),
+    (lambda e: e.transaction(deadline_ms="60"), "deadline_ms must be a whole number"),
+    (lambda e: e.run(len, deadline_ms=1.5), "deadline_ms must be a whole number"),
+    (lambda e: Policy(deadline_ms=True), "deadline_ms must be a whole number"),
+    (lambda e: e.commit_many([(PUT, [])], deadline_ms=1_000), "must be a list.* given=1000"),
+    (lambda e: connect("memory://", salt_buckets=0), "salt_buckets must be 1 to 100"),
+    (lambda e: connect("memory://", salt_buckets=101), "salt_buckets must be 1 to 100"),
+]
 
 
-@pytest.mark.parametrize("deadline_ms", [10**12 + 1, -(2**63)])
-def test_a_bound_is_one_that_a_server_can_be_told(deadline_ms: int) -> None:
-    engine = World().engine
-    with pytest.raises(InvalidRequestError, match="deadline_ms must be at most"):
-        engine.commit([Mutation(X, b"1")], deadline_ms=deadline_ms)
-    with pytest.raises(InvalidRequestError, match="deadline_ms must be at most"):
-        engine.run(lambda t: None, deadline_ms=deadline_ms)
-
-
-@pytest.mark.parametrize("deadline_ms", ["60", 1.5, True])
-def test_a_bound_is_a_whole_number_of_ms(deadline_ms: object) -> None:
-    with pytest.raises(InvalidRequestError, match="deadline_ms must be a whole number"):
-        Policy(deadline_ms=deadline_ms)  # type: ignore[arg-type]
-    engine = World().engine
-    with pytest.raises(InvalidRequestError, match="deadline_ms must be a whole number"):
-        engine.transaction(deadline_ms=deadline_ms)  # type: ignore[arg-type]
-    with pytest.raises(InvalidRequestError, match="deadline_ms must be a whole number"):
-        engine.run(lambda t: None, deadline_ms=deadline_ms)  # type: ignore[arg-type]
-
-
-def test_many_commits_have_a_bound_each() -> None:
-    wanted: list[Any] = [([Mutation(X, b"1")], [])]
-    with pytest.raises(InvalidRequestError, match=r"deadline_ms must be a list.* given=1000"):
-        World().engine.commit_many(wanted, deadline_ms=1_000)  # type: ignore[arg-type]
-
-
-def test_an_unknown_acknowledgement_is_refused_before_anything_is_written() -> None:
+@pytest.mark.parametrize(("call", "message"), WRONG)
+def test_what_makes_no_sense_is_refused_before_anything_is_written_or_sent(
+    call: Callable[[Any], object], message: str
+) -> None:
     world = World()
-    before, wanted = world.keys_kept(), [Mutation(X, b"1")]
-    calls: list[Callable[[Any], object]] = [
-        lambda ack: world.engine.commit(wanted, ack=ack),
-        lambda ack: world.engine.commit_many([(wanted, [])], ack=ack),
-        lambda ack: world.engine.transaction(ack=ack),
-        lambda ack: world.engine.run(lambda t: t.put(X, b"1"), ack=ack),
-    ]
-    for call in calls:
-        with pytest.raises(InvalidRequestError, match="ack is none of 'complete', 'decided'"):
-            call("done")
+    before = world.keys_kept()
+    with Engine.over(connect_server("txn://127.0.0.1:1"), "t") as served:
+        for engine in (world.engine, served):
+            with pytest.raises(InvalidRequestError, match=message):
+                call(engine)
     assert world.keys_kept() == before
-
-
-def test_an_unknown_acknowledgement_is_not_sent_to_a_server() -> None:
-    wrong: Any = "done"
-    with Engine.over(connect_server("txn://127.0.0.1:1"), "t") as engine:
-        with pytest.raises(InvalidRequestError, match="ack is none of"):
-            engine.commit([Mutation(X, b"1")], ack=wrong)
-        with pytest.raises(InvalidRequestError, match="ack is none of"):
-            engine.commit_many([([Mutation(X, b"1")], [])], ack=wrong)
 
 
 def test_sightings_are_forgotten_when_there_are_too_many(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -227,12 +195,14 @@ def test_sightings_are_forgotten_when_there_are_too_many(monkeypatch: pytest.Mon
 
 
 async def write_later(t: OptimisticTransaction) -> None:
-    """A block for an AsyncEngine."""
     t.put(X, "1")
 
 
 async def list_later(t: OptimisticTransaction) -> AsyncIterator[None]:
-    """A block that does not run either."""
+    yield t.put(X, "1")
+
+
+def write_bit_by_bit(t: OptimisticTransaction) -> Iterator[None]:
     yield t.put(X, "1")
 
 
@@ -241,11 +211,6 @@ class Later:
 
     def __await__(self) -> Iterator[None]:
         yield
-
-
-def write_bit_by_bit(t: OptimisticTransaction) -> Iterator[None]:
-    """A block that does not run."""
-    yield t.put(X, "1")
 
 
 BLOCKS: list[Callable[[Any], object]] = [
@@ -293,19 +258,3 @@ def test_an_engine_shows_what_it_is_and_no_secret() -> None:
         assert repr(engine) == f"<Engine {facts}>"
         assert repr(AsyncEngine(engine)) == f"<AsyncEngine {facts}>"
     assert repr(World().engine).startswith("<Engine of a store table=b'data'")
-
-
-def test_the_version_is_that_of_the_distribution() -> None:
-    assert txn.__version__ == version("hbase-txn")
-    with pytest.raises(AttributeError, match="no attribute 'versions'"):
-        txn.versions  # type: ignore[attr-defined]  # noqa: B018
-
-
-def test_the_public_names_are_there() -> None:
-    for name in txn.__all__:
-        assert getattr(txn, name) is not None
-    assert list(txn.__all__) == sorted(txn.__all__)
-
-
-def test_type_information_is_shipped() -> None:
-    assert (Path(txn.__file__).parent / "py.typed").exists()

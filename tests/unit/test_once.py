@@ -5,8 +5,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Callable, Iterator
 from itertools import count
-from pathlib import Path
-from typing import Any, get_args
+from typing import Any
 
 import pytest
 
@@ -46,7 +45,7 @@ from txn.protocol.codec import (
     make_digest,
 )
 from txn.protocol.row import marker_key
-from txn.protocol.statuses import ProtocolName, Status
+from txn.protocol.statuses import PROTOCOLS, ProtocolName, Status
 from txn.request import MAX_CONTENT, MAX_RETENTION_MS
 from txn.server.listening import listen
 from txn.server.ports import Server
@@ -236,23 +235,14 @@ def test_a_repeat_at_the_same_time_finds_the_token_or_commits_once(world: World,
 OTHER = [Mutation(X, b"2")]
 
 
-@pytest.fixture(params=["memory", "embedded", "served"])
-def place(request: pytest.FixtureRequest) -> str:
-    return str(request.param)
-
-
-@pytest.fixture(params=get_args(ProtocolName))
-def engine(request: pytest.FixtureRequest, place: str, tmp_path: Path) -> Iterator[Engine]:
-    protocol = request.param
-    uri = f"embedded://{tmp_path}/store?sync=off" if place == "embedded" else "memory://"
-    if place != "served":
-        with connect(uri, table="data", protocol=protocol) as engine:
-            engine.ensure_table("data", ["d"])
-            yield engine
-        return
-    hosted = Transactional(open_store(uri), protocol=protocol)
+@pytest.fixture(params=[(place, name) for place in ("memory", "served") for name in PROTOCOLS])
+def engine(request: pytest.FixtureRequest) -> Iterator[Engine]:
+    place, protocol = request.param
+    hosted = Transactional(open_store("memory://"), protocol=protocol)
     with Server([(listen("127.0.0.1", 0), hosted.service)]) as server:
-        with connect(f"txn://127.0.0.1:{server.ports[0]}", table="data") as engine:
+        uri = "memory://" if place == "memory" else f"txn://127.0.0.1:{server.ports[0]}"
+        own = protocol if place == "memory" else None
+        with connect(uri, table="data", protocol=own) as engine:
             engine.ensure_table("data", ["d"])
             yield engine
         hosted.flush()
@@ -435,7 +425,7 @@ def lose_decision(world: World, *, applied: bool, down_ms: int) -> None:
     before(world, steps_to(Status.ASSERTED), go_down, fault)
 
 
-@pytest.mark.parametrize("protocol", get_args(ProtocolName))
+@pytest.mark.parametrize("protocol", PROTOCOLS)
 @pytest.mark.parametrize("applied", [True, False])
 @pytest.mark.parametrize("down_ms", [20, 300])
 def test_a_block_with_a_token_finds_out_what_became_of_it(
