@@ -5,7 +5,6 @@ from __future__ import annotations
 import os
 import resource
 import threading
-from collections import Counter
 from collections.abc import Callable, Sequence
 from contextlib import nullcontext, suppress
 from pathlib import Path
@@ -46,7 +45,6 @@ from txn import (
     connect,
 )
 from txn.clock import Clock, ManualClock, _find_boot
-from txn.events import Event, Phase, StoreCall
 from txn.model import Edit, Family
 from txn.protocol import commit as commit_module
 from txn.protocol import six_phase as six_phase_module
@@ -250,22 +248,6 @@ def test_nobody_waits_in_a_local_transaction(
     assert len(world.rows()) == 2
 
 
-@in_phases
-def test_nothing_foreign_runs_in_it() -> None:
-    world = World()
-    world.engine.commit([Mutation(X, b"1")])
-    expected = Counter(type(event) for event in world.events)
-    world.events[:] = []
-    world.faults.features |= {"atomic"}
-    seen: list[tuple[type[Event], bool]] = []
-    world.on_event = lambda event: seen.append((type(event), world.faults.is_inside))  # type: ignore[method-assign]
-    world.client(world.faults, seed=7).commit([Mutation(Y, b"1")])
-    told = Counter(kind for kind, _ in seen)
-    assert not any(is_inside for _, is_inside in seen)
-    assert told[Phase] == expected[Phase]
-    assert told[StoreCall] > 1
-
-
 def test_a_lost_end_is_found_out(world: World) -> None:
     world.engine.commit([Mutation(X, b"1")])
     for applied, complete in ((None, True), (NONE, False)):
@@ -417,26 +399,6 @@ def test_an_error_of_the_disk_at_its_end_is_settled(
         engine.commit(changes)
     left.clear()
     assert values(engine) == [b"1" if end is fail else b"2"] * 2 + [b"", b""]
-    engine.close()
-
-
-def test_a_commit_waits_for_the_disk_once(path: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    """One local transaction, whose data pages are flushed as it ends, and then its meta page."""
-    engine = opened(path, "")
-    engine.commit([Mutation(X, b"1")])
-    steps: list[str] = []
-
-    def note(step: Callable[[], None]) -> None:
-        steps.append("commit" if getattr(step, "__name__", "") == "commit" else "sync")
-        step()
-
-    watch_disk(monkeypatch, note)
-    engine.commit([Mutation(X, b"2"), Mutation(Y, b"2")])
-    assert steps == ["commit", "sync"]
-    steps.clear()
-    with pytest.raises(AssertionFailedError):
-        engine.commit([Mutation(X, b"3")], [Exact(Y, b"no")])
-    assert steps == ["commit"]
     engine.close()
 
 

@@ -20,9 +20,8 @@ from tests.unit.worlds import (
     steps_to,
     stopped_at,
 )
-from txn.assertions import Exact, Some, Version
+from txn.assertions import Exact, Some
 from txn.errors import AbortedError, AssertionFailedError, ConflictError, InvalidRequestError
-from txn.events import Phase
 from txn.model import Cell, Delete, Edit, Family, Key, Mutation
 from txn.protocol.clocks import FUTURE_MS
 from txn.protocol.recovery import roll_back
@@ -69,13 +68,6 @@ def test_an_aborted_row_says_why() -> None:
     assert world.holder(X) == world.holder(Y) == b""
 
 
-def test_assertions_alone_are_a_transaction() -> None:
-    world = World()
-    world.put(X, b"1")
-    assert world.engine.commit([], [Exact(X, b"1"), ~Some(Y)]).complete
-    assert world.value(X) == b"1"
-
-
 def test_the_commit_lies_above_everything_that_was_there() -> None:
     """Or its put would land under an earlier delete, or under a value from a faster clock."""
     world = World()
@@ -116,15 +108,6 @@ def test_a_cell_that_outruns_the_clock_is_waited_for() -> None:
     assert world.clock.wall_ms() > before
 
 
-def test_versions_are_compared_under_the_locks() -> None:
-    world = World()
-    first = world.engine.commit([Mutation(X, b"1")])
-    world.engine.commit([Mutation(X, b"2")], [Version(X, first.timestamp), Version(Y, None)])
-    with pytest.raises(AssertionFailedError):
-        world.engine.commit([Mutation(X, b"3")], [Version(X, first.timestamp)])
-    assert world.value(X) == b"2"
-
-
 def test_transactions_of_a_batch_that_share_a_key_happen_in_order() -> None:
     world = World()
     results = world.engine.commit_many(
@@ -145,13 +128,6 @@ def test_a_batch_with_one_bad_request_writes_nothing() -> None:
         with pytest.raises(InvalidRequestError, match="request=1"):
             world.engine.commit_many([good, wrong])  # type: ignore[list-item]
     assert world.rows() == []
-
-
-def test_an_empty_batch_is_no_work() -> None:
-    world = World()
-    assert world.engine.commit_many([]) == []
-    # Those which made the transaction table, looked for locks in tables, and named the protocol.
-    assert world.faults.calls == 8
 
 
 @pytest.mark.parametrize(
@@ -213,22 +189,6 @@ def test_one_token_twice_in_a_batch_commits_once() -> None:
     assert isinstance(first, Committed) and isinstance(second, Committed)
     assert (first.repeated, second.repeated) == (False, True)
     assert first.transaction == second.transaction
-
-
-def test_the_phases_are_told_to_the_watch_in_order() -> None:
-    world = World()
-    world.engine.commit([Mutation(X, b"1")])
-    done = [e.name for e in world.events if isinstance(e, Phase) and e.outcome == "done"]
-    assert done == ["lock", "assert", "decide", "put", "clean", "unlock"]
-
-
-def test_a_store_without_multi_cell_checks_gets_no_times() -> None:
-    """There each cell of a checked put is a request of its own."""
-    world = World()
-    world.faults.features = frozenset()
-    world.engine.commit([Mutation(X, b"1")])
-    assert world.rows()[0].began == {}
-    assert world.rows()[0].status is Status.COMPLETE
 
 
 def test_a_read_before_the_step_that_it_travels_with_is_used() -> None:

@@ -2,15 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
-
 import pytest
 
 from tests.unit.worlds import (
     POLICY,
     World,
     X,
-    Y,
     after_status,
     ghost,
     is_step,
@@ -22,11 +19,8 @@ from txn.errors import DeadlineError
 from txn.events import Helped
 from txn.host.owner import name_owner
 from txn.model import Check, Edit, Mutation
-from txn.protocol.locks import Contention
-from txn.protocol.prepare import write_rows
-from txn.protocol.recovery import Resolver, roll_forward
-from txn.protocol.row import column, read_rows, status_key
-from txn.protocol.six_phase import lock_at_once, lock_in_order
+from txn.protocol.recovery import roll_forward
+from txn.protocol.row import column, read_rows
 from txn.protocol.statuses import Status
 from txn.protocol.transaction import load_transaction
 from txn.request import Outcome
@@ -106,65 +100,6 @@ def test_an_undecided_row_that_does_not_decode_is_aborted() -> None:
     world.client(seed=2).commit([Mutation(X, b"3")])
     assert world.value(X) == b"3"
     assert world.engine.outcome(holder) is Outcome.ABORTED
-
-
-def test_waiting_ends_at_the_deadline() -> None:
-    world = World()
-    holder = stopped_at(world, Status.LOCKED)
-    heartbeat = column(b"txn", holder, b"beat")
-
-    def keep_alive(call: Call) -> Fault:
-        world.store.write([Edit(heartbeat, b"", world.clock.wall_ms())])
-        return Fault()
-
-    other = world.client(world.faults, seed=2)
-    world.faults.plan = keep_alive
-    began = world.clock.monotonic_ms()
-    with pytest.raises(DeadlineError, match="waiting for a lock") as caught:
-        other.commit([Mutation(X, b"3")])
-    assert caught.value.transaction is not None
-    assert world.clock.monotonic_ms() - began < 2 * POLICY.deadline_ms
-    assert world.holder(X) == holder
-
-
-def test_a_waiting_owner_that_was_aborted_leaves_and_tries_again() -> None:
-    world = World()
-    holder = stopped_at(world, Status.LOCKED, key=Y)
-    aborted: list[bytes] = []
-
-    def abort_the_waiting(call: Call) -> Fault:
-        waiting = [r for r in world.rows() if r.status is Status.WRITTEN and r.row_key != holder]
-        if call.method == "write" and waiting and not aborted:  # its first beat
-            aborted.append(waiting[-1].row_key)
-            key = status_key(b"txn", aborted[0])
-            check = Check(key, Status.WRITTEN.value, ((key, Status.ABORTING.value),))
-            assert world.store.check_and_put([check]) == [True]
-        return Fault()
-
-    world.faults.plan = abort_the_waiting
-    world.client(world.faults, seed=2).commit([Mutation(X, b"3"), Mutation(Y, b"3")])
-    assert aborted and world.engine.outcome(aborted[0]) is Outcome.ABORTED
-    assert (world.value(X), world.value(Y)) == (b"3", b"3")
-
-
-@pytest.mark.parametrize("lock", [lock_at_once, lock_in_order])
-def test_a_lock_that_goes_between_request_and_look_is_asked_for_again(
-    lock: Callable[..., object],
-) -> None:
-    world = World()
-    context = world.engine.context
-    t = world.begun(Mutation(X, b"1"))
-    write_rows(context, [t])
-    world.store.check_and_put([Check(X.lock, b"", ((X.lock, b"somebody"),))])
-
-    def let_go(call: Call) -> Fault:
-        if call.method == "read":
-            world.store.check_and_put([Check(X.lock, b"somebody", ((X.lock, b""),))])
-        return Fault()
-
-    world.faults.plan = let_go
-    assert lock(context, [t], Contention(context, Resolver(context).resolve)) == [t]
-    assert world.holder(X) == t.row_key
 
 
 def test_a_lock_that_is_lost_before_the_look_aborts() -> None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import socket
 import threading
 import time
-from collections.abc import AsyncIterator, Callable, Iterator, Sequence
+from collections.abc import AsyncIterator, Callable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -18,7 +18,6 @@ from txn.client.connect import connect
 from txn.client.engine import Engine
 from txn.client.local import Order
 from txn.client.tasks import AsyncEngine
-from txn.clock import poll
 from txn.errors import AssertionFailedError, InvalidRequestError, NotApplied, TxnError
 from txn.model import Cell, Edit, Key, Mutation
 from txn.policy import Policy
@@ -27,7 +26,6 @@ from txn.protocol.statuses import Status
 from txn.protocol.transaction import PendingCommit
 from txn.request import Outcome, Request
 from txn.service.client import connect_server
-from txn.stores import open_store
 
 
 def test_outcomes() -> None:
@@ -62,42 +60,11 @@ def test_decided_is_acknowledged_before_it_is_complete() -> None:
     assert world.cell(X) == Cell(b"1", done.timestamp)
 
 
-def test_close_finishes_what_was_acknowledged() -> None:
-    store = open_store("memory://left")
-    with Engine(store, table="data") as engine:
-        engine.ensure_table("data", ["d"])
-        for number in range(50):
-            engine.commit([Mutation(Key(f"r{number}", "d", "x"), b"1")], ack="decided")
-    rows = [row for row in open_store("memory://left").scan(b"txn") if is_row_key(row.row)]
-    statuses = {row.cells[column(b"txn", row.row, b"status")].value for row in rows}
-    assert (len(rows), statuses) == (50, {b"5-COMPLETE"})
-
-
 def test_too_many_unfinished_are_waited_for() -> None:
     world = World(policy=Policy(background_commits=1))
     requests = [Request((Mutation(key, b"1"),)) for key in (X, Y)]
     world.engine.commit_many(requests, ack="decided")
     assert world.statuses() == [Status.COMPLETE] * 2
-
-
-def test_flush_waits_for_what_was_there_and_not_for_what_goes_on_coming(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    world = World()
-    finisher = world.engine._backend._finisher  # type: ignore[attr-defined]
-    done = []
-
-    def finish_and_find_another(_: object, transactions: Sequence[int], tell: object) -> None:
-        done.extend(transactions)
-        finisher.submit(world.engine.context, [len(done)])
-
-    monkeypatch.setattr("txn.client.finisher.roll_forward", finish_and_find_another)
-    finisher.submit(world.engine.context, [-1, -2])
-    finisher.flush()
-    assert done[:2] == [-1, -2]
-    monkeypatch.setattr("txn.client.finisher.roll_forward", lambda *_: None)
-    finisher.flush()
-    assert poll(lambda: finisher._thread is None, 60_000)
 
 
 def test_without_a_thread_to_spare_the_caller_finishes(monkeypatch: pytest.MonkeyPatch) -> None:

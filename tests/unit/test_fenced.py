@@ -18,7 +18,6 @@ from tests.unit.worlds import (
     Z,
     before,
     plan_before,
-    record_calls,
     steps_to,
 )
 from txn import Engine, Outcome
@@ -33,14 +32,12 @@ from txn.errors import (
     DeadlineError,
     TableUnavailable,
 )
-from txn.model import Cell, Check, Delete, Edit, Family, Key, Mutation
+from txn.model import Check, Delete, Edit, Family, Key, Mutation
 from txn.policy import Policy
-from txn.protocol import commit as commit_module
 from txn.protocol import fenced, recovery
 from txn.protocol.clocks import FUTURE_MS
 from txn.protocol.codec import encode_plan
 from txn.protocol.commit import prepare
-from txn.protocol.locks import read_lock
 from txn.protocol.recovery import roll_forward
 from txn.protocol.row import FREE, column
 from txn.protocol.statuses import Status
@@ -162,37 +159,6 @@ def test_a_false_assertion_writes_nothing(world: World, asserted: Assertion, cal
     assert (world.faults.calls - before, len(world.rows())) == (calls, 1)
 
 
-def test_an_overtaken_version_is_told_at_once_though_a_lock_is_held(world: World) -> None:
-    """Versions only grow: nobody waits for a lock to learn what is known."""
-    old = world.cell(X)
-    other(world, Mutation(X, b"1"))
-    dies(world)
-    began_ms, calls = world.clock.monotonic_ms(), world.faults.calls
-    with pytest.raises(AssertionFailedError):
-        world.engine.commit([Mutation(X, b"3")], [Version(X, old.timestamp if old else None)])
-    assert (world.clock.monotonic_ms(), world.faults.calls) == (began_ms, calls + 1)
-
-
-def test_a_lock_that_is_refused_and_found_free_is_asked_for_again(impatient: World) -> None:
-    """The first request may still be granted, so that the lock may have to be released."""
-    free = impatient.cell(LOCK)
-    assert free is not None
-    behind: list[object] = []
-
-    def catch_up() -> None:
-        impatient.store.write([Edit(LOCK, free.value, free.timestamp + 1)])
-
-    def fall_behind() -> None:
-        impatient.store.write([Edit(LOCK, b"7", free.timestamp + 1)])
-        behind.append(LOCK)
-        before(impatient, reads(LOCK), catch_up)
-
-    before(impatient, locks, fall_behind)
-    assert impatient.engine.commit([Mutation(X, b"2"), Mutation(Y, b"2")]).complete
-    assert behind
-    assert (impatient.value(X), impatient.value(LOCK)) == (b"2", b"2")
-
-
 def test_a_write_that_loses_a_race_keeps_its_other_locks(impatient: World) -> None:
     before(impatient, locks, lambda: other(impatient, Mutation(X, b"1")))
     impatient.engine.commit([Mutation(X, b"2"), Mutation(Y, b"2")])
@@ -247,14 +213,6 @@ def test_a_living_holder_is_waited_for_with_nothing_written(world: World) -> Non
     assert world.value(X) == b"3"
 
 
-def test_a_holder_that_never_lets_go_is_waited_for_until_the_deadline() -> None:
-    world = fenced_world(replace(POLICY, lock_ttl_ms=60_000))
-    dies(world)
-    with pytest.raises(DeadlineError):
-        world.engine.commit([Mutation(X, b"3")])
-    assert len(world.rows()) == 2
-
-
 @pytest.mark.parametrize("patient", [True, False], ids=["patient", "at once"])
 def test_a_holder_that_came_first_is_met_at_the_lock(world: World, patient: bool) -> None:
     t = world.begun(Mutation(X, b"3"))
@@ -299,18 +257,6 @@ def test_a_holder_that_died_at_2_is_finished(world: World) -> None:
     other(world, Mutation(X, b"3"))
     assert world.engine.outcome(row_key.decode()) is Outcome.COMMITTED
     assert (world.value(X), world.value(Y)) == (b"3", None)
-
-
-def test_a_holder_that_died_at_6_is_released(world: World) -> None:
-    row_key = dies(world)
-    world.clock.advance(2 * POLICY.lock_ttl_ms)
-    before(world, steps_to(Status.ABORTING), fault=Fault(reply=Reply.CRASH))
-    with pytest.raises(Crash):
-        world.client(world.faults, seed=7).commit([Mutation(X, b"3")])
-    assert world.holder(X) == row_key
-    other(world, Mutation(X, b"3"))
-    assert world.client(seed=8).outcome(row_key.decode()) is Outcome.ABORTED
-    assert world.holder(X) == FREE
 
 
 def test_a_finished_transaction_is_not_put_again_by_a_helper_that_comes_late(world: World) -> None:
@@ -427,22 +373,6 @@ def test_a_token_is_found_out_at_the_lock_too(world: World) -> None:
     assert world.engine.commit([Mutation(X, b"1")], [Exact(X, b"0")], once="job").repeated
 
 
-@pytest.mark.parametrize("waits", [False, True])
-def test_a_block_that_scanned_says_so_before_it_looks(
-    waits: bool, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(commit_module, "prepare", lambda *given: prepare(*given[:3], waits))
-    world = fenced_world()
-    reached: list[set[Status | None]] = []
-    looks = lambda call: call.method == "scan" and len(world.rows()) > 1  # noqa: E731
-    before(world, looks, lambda: reached.append(set(world.statuses())))
-    with world.engine.transaction() as t:
-        assert len(list(t.scan(stop="y"))) == 1
-        t.put(Z, b"1")
-    assert reached == [{Status.COMPLETE, Status.LOCKED if waits else Status.WRITTEN}]
-    assert world.value(Z) == b"1"
-
-
 def gone(world: World) -> Admin:
     """A second table, that can be disabled."""
     world.store.ensure_table(LOGS, {b"d": Family()})
@@ -546,22 +476,6 @@ def test_a_block_waits_for_keys_in_demand_before_it_reads_them(
     assert cell is not None and cell.value == b"9"
 
 
-def test_what_a_block_has_read_beside_a_holder_is_read_again(world: World) -> None:
-    world.engine.commit([Mutation(X, b"1")])
-    before = world.cell(LOCK)
-    assert before is not None
-    held = read_lock(LOCK, before).take(OTHERS)
-    with pytest.raises(ConflictError), world.engine.transaction() as t:
-        world.store.check_and_put([Check(LOCK, before.value, ((LOCK, held),))])
-        assert t.get(X) == b"1"
-        world.clock.advance(1)
-        free = read_lock(LOCK, Cell(held, 0)).give_back()
-        world.store.check_and_put([Check(LOCK, held, ((LOCK, free), (X, b"2")))])
-        t.get(Key(X.row, X.family, b"other", X.table))
-        t.put(X, b"3")
-    assert world.value(X) == b"2"
-
-
 def test_a_block_keeps_the_lock_of_its_first_read_of_a_row(world: World) -> None:
     """A lock of a later read would hide that what was read first has changed."""
     world.engine.commit([Mutation(X, b"1")])
@@ -574,14 +488,6 @@ def test_a_block_keeps_the_lock_of_its_first_read_of_a_row(world: World) -> None
 
 
 OTHERS = b"transaction.1700000000000." + b"0" * 32
-
-
-def test_a_read_that_meets_a_holder_looks_at_its_row_next(world: World) -> None:
-    world.store.check_and_put([Check(LOCK, b"1", ((LOCK, b"2@" + OTHERS),))])
-    looks = record_calls(world)
-    found = world.engine.read([X, Y])
-    assert [cell and cell.value for cell in found.values()] == [b"0", b"0"]
-    assert [LOCK in call.items for call in looks] == [True, False, True]
 
 
 def far_world() -> World:
@@ -606,15 +512,3 @@ def test_a_row_far_away_is_told_within_a_moment() -> None:
     world = far_world()
     world.engine.commit([Mutation(X, b"1"), Mutation(Y, b"1")])
     assert poll(lambda: world.statuses() == [Status.COMPLETE], 60_000)
-
-
-def test_a_child_leaves_to_its_parent_what_that_has_to_finish() -> None:
-    world = far_world()
-    finisher = world.engine._backend._finisher  # type: ignore[attr-defined]
-    finisher._decided.append(world.begun(Mutation(X, b"1")))
-    finisher._released.append(world.begun(Mutation(X, b"1")))
-    world.events.clear()
-    finisher._start()
-    finisher._drain()
-    world.engine.flush()
-    assert world.rows() == world.events == []

@@ -14,10 +14,9 @@ from random import Random
 
 import pytest
 
-from tests.unit.worlds import POLICY, TABLE, World, X, Y, Z, before, record_calls, stopped_at
+from tests.unit.worlds import POLICY, TABLE, World, X, Y, Z, record_calls, stopped_at
 from txn import (
     AssertionFailedError,
-    CommitOutcomeUnknown,
     Committed,
     DeadlineError,
     Delete,
@@ -304,18 +303,6 @@ def test_who_lingers_waits_for_company_and_goes_as_soon_as_somebody_has_to_lead(
     assert world.clock.monotonic_ms() - before_ms >= 60_000
 
 
-def test_a_batch_that_takes_long_keeps_nobody_waiting(
-    world: World, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    with a_batch_under_way(world.engine) as (gate, pool):
-        world.clock.advance(50)
-        other = pool.submit(commit, world.engine, put("other"))
-        assert gate.came.acquire(timeout=PATIENCE_S)
-        assert gate.sizes == [1, 1]
-        gate.go.set()
-        assert other.result(PATIENCE_S).complete
-
-
 def test_what_is_late_in_line_is_told_so(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
     with a_batch_under_way(world.engine, put("same")) as (gate, pool):
         late = pool.submit(world.engine.commit, put("same").mutations, deadline_ms=70)
@@ -394,18 +381,6 @@ def test_a_future_that_is_late_in_line_is_told_so(
     assert len(world.rows()) == 1
 
 
-def test_a_row_key_is_of_about_the_time_of_its_row(world: World) -> None:
-    """It tells when a transaction began, and in a fenced database how its statuses lie."""
-    with a_batch_under_way(world.engine) as (gate, pool):
-        waiting = pool.submit(commit, world.engine, put("second"))
-        until(lambda: gate.in_line() == 1)
-        world.clock.advance(1_001)
-        began_ms = world.clock.wall_ms()
-        gate.go.set()
-        done = waiting.result(PATIENCE_S)
-    assert int(done.transaction.split(b".")[1]) >= began_ms
-
-
 def test_a_future_that_is_in_conflict_goes_on_alone(world: World) -> None:
     stopped_at(world, Status.LOCKED, X)
     stuck = world.engine.submit(([Mutation(X, b"2")], []))
@@ -467,14 +442,6 @@ def test_what_was_overtaken_in_line_fails_without_a_call(
     assert contention._written.keys() == {Z}
 
 
-def test_a_future_tells_what_commit_raises(world: World) -> None:
-    failed = world.engine.submit(([Mutation(X, b"1")], [Exact(Y, b"1")]))
-    with pytest.raises(AssertionFailedError):
-        failed.result(PATIENCE_S)
-    with pytest.raises(DeadlineError):
-        world.engine.submit(put("a"), deadline_ms=0).result(PATIENCE_S)
-
-
 def test_what_a_server_refuses_is_told_by_futures_alone(caplog: pytest.LogCaptureFixture) -> None:
     backend = connect_server("txn://127.0.0.1:1")  # where nobody listens
     with caplog.at_level(ERROR, "txn"):
@@ -485,21 +452,6 @@ def test_what_a_server_refuses_is_told_by_futures_alone(caplog: pytest.LogCaptur
                 backend._group_commit._workers.submit_work = lambda work: False  # type: ignore[method-assign]
         backend.close()
     assert not caplog.records
-
-
-def test_tokens_and_labels_are_each_requests_own(world: World) -> None:
-    requests = [
-        Request((Mutation(key(f"r{i // 2}"), b"1"),), (), b"token%d" % (i // 2), {"n": str(i)})
-        for i in range(4)
-    ]
-    with a_batch_under_way(world.engine) as (gate, _):
-        done = [world.engine.submit(each) for each in requests]
-        gate.go.set()
-        assert [each.result(PATIENCE_S).repeated for each in done] == [False, True] * 2
-    labels = sorted(
-        row.buffer.request.labels.get("n", "") for row in world.rows() if row.buffer is not None
-    )
-    assert labels == ["", "0", "1", "2", "3"]
 
 
 @pytest.mark.parametrize("cancelled", [1, 2])
@@ -558,16 +510,6 @@ def test_flush_waits_for_futures_and_close_for_all(world: World) -> None:
     assert last.done()
     with pytest.raises(StoreClosedError):
         world.engine.submit(put("c"))
-
-
-def test_close_waits_for_no_look_at_the_line(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("txn.client.group_commit.OVERDUE_MS", 3_600_000)
-    world = World()
-    with a_batch_under_way(world.engine) as (gate, _):
-        assert world.engine.submit(put("a")).cancel()
-        assert gate.group_commit._is_watched
-        gate.group_commit.close()
-        assert gate.in_line() == 1
 
 
 def test_without_a_thread_to_spare_whoever_submits_commits(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -639,50 +581,6 @@ def test_who_is_killed_as_it_leads_futures_of_others_leaves_the_line_to_the_next
         engine.submit(put("a"))
     assert not group_commit._queue and not group_commit._in_progress
     assert engine.submit(put("a")).result(PATIENCE_S).complete
-
-
-def test_a_leader_that_is_killed_leaves_nobody_waiting(world: World) -> None:
-
-    def kill() -> None:
-        raise Killed
-
-    with a_batch_under_way(world.engine) as (gate, pool):
-        many = pool.submit(world.engine.commit_many, [put("a"), put("b")])
-        until(lambda: gate.in_line() == 2)
-        future = world.engine.submit(put("c"))
-        run = gate._run
-
-        def run_faulty(batch: Sequence[PendingCommit]) -> None:
-            if len(batch) > 1:
-                before(world, lambda call: call.method == "check_and_put", kill)
-            run(batch)
-
-        gate._run = run_faulty
-        gate.go.set()
-        with pytest.raises(Killed):
-            many.result(PATIENCE_S)
-        with pytest.raises(CommitOutcomeUnknown) as unknown:
-            future.result(PATIENCE_S)
-    assert isinstance(unknown.value.__cause__, Killed)
-    assert unknown.value.transaction is not None
-    assert commit(world.engine, put("d")).complete
-
-
-def test_an_error_of_ours_is_the_leaders_and_the_line_goes_on(world: World) -> None:
-    contention = backend_of(world.engine)._contention
-    fail_blocked = contention.fail_blocked
-
-    def broken(some: object) -> list[object]:
-        raise ZeroDivisionError
-
-    contention.note_hot([X.lock])
-    contention.fail_blocked = broken  # type: ignore[method-assign, assignment]
-    with pytest.raises(ZeroDivisionError):
-        world.engine.commit([Mutation(X, b"1")])
-    with pytest.raises(CommitOutcomeUnknown):
-        world.engine.submit(put("a")).result(PATIENCE_S)
-    contention.fail_blocked = fail_blocked  # type: ignore[method-assign]
-    assert commit(world.engine, put("b")).complete
 
 
 def test_a_watch_may_commit(world: World) -> None:

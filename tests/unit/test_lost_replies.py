@@ -14,7 +14,6 @@ from tests.unit.worlds import (
     World,
     X,
     Y,
-    after_status,
     always,
     before,
     is_step,
@@ -39,7 +38,7 @@ from txn.protocol.row import column, read_rows, status_key
 from txn.protocol.statuses import Status
 from txn.protocol.transaction import load_transaction
 from txn.request import Outcome
-from txn.testing.faulty import NO_FAULT, Call, Crash, Fault, Reply, faultless
+from txn.testing.faulty import NO_FAULT, Call, Fault, Reply, faultless
 
 
 @pytest.mark.parametrize(
@@ -220,15 +219,6 @@ def test_a_store_that_fails_while_aborting_changes_no_result(
         world.engine.commit([Mutation(X, b"1")], [Some(Y)])
     assert world.statuses() == [Status.LOCKED]
     assert "roll back of 1 left to others" in caplog.text
-
-
-def test_a_phase_that_stops_is_told_to_the_watch() -> None:
-    world = World()
-    after_status(world, Status.LOCKED, Fault(reply=Reply.CRASH))
-    with pytest.raises(Crash):
-        world.engine.commit([Mutation(X, b"1")])
-    last = [event for event in world.events if isinstance(event, Phase)][-1]
-    assert (last.name, last.outcome, last.failed) == ("assert", "failed", 1)
 
 
 def test_a_no_from_a_server_that_is_behind_is_asked_again() -> None:

@@ -34,7 +34,7 @@ from txn import (
     TxnError,
     connect,
 )
-from txn.model import Cell, Check, Edit
+from txn.model import Cell, Check
 from txn.protocol.codec import (
     MAX_ANSWER,
     Marker,
@@ -184,12 +184,6 @@ def test_a_marker_that_was_forgotten_and_came_again_is_another(world: World) -> 
     promised(world)
     assert isinstance(repair(world.engine.context, findings[0]), NothingToDo)
     assert promised(world).repeated
-
-
-def test_other_rows_of_the_transaction_table_are_no_markers(world: World) -> None:
-    odd = [marker_key(b"txn", b"odd")._replace(column=b"note"), MARKER._replace(row=b"doctor")]
-    world.store.write([Edit(key, ROW_KEY + b" 1", 5) for key in odd])
-    assert repairs(world, retention_ms=0) == []
 
 
 def test_where_a_store_cannot_forget_it_says_so(world: World) -> None:

@@ -13,7 +13,6 @@ from hypothesis import strategies as st
 
 from tests.unit.worlds import TABLE, in_memory
 from txn import (
-    AssertionFailedError,
     Committed,
     DeadlineError,
     Delete,
@@ -174,23 +173,6 @@ def test_a_listener_hears_of_one_write_and_makes_no_other_calls(protocol: Protoc
     ]
     assert phases[0].at_ns <= phases[1].at_ns and phases[1].elapsed_ms
     assert [type(events[0]), type(events[-1])] == [BatchStarted, Ended]
-
-
-@pytest.mark.parametrize("protocol", ["six-phase", "fenced"])
-def test_what_is_not_done_in_one_write_is_heard_of_once(protocol: ProtocolName) -> None:
-    store, clock = in_memory()
-    store.ensure_table(TABLE, {b"d": Family(), b"e": Family()})
-    events: list[Event] = []
-    engine = Engine(store, table=TABLE, clock=clock, on_event=events.append, protocol=protocol)
-    with pytest.raises(AssertionFailedError):
-        engine.commit(PUT, [Exact(KEYS[2], b"1")])
-    phases = [event for event in events if isinstance(event, Phase) and event.transactions]
-    ended = [(event.name, event.outcome) for event in phases if event.outcome != "started"]
-    assert ended.count(("decide", "done")) == 0
-    assert [name for name, outcome in ended if outcome == "failed"] == [
-        "assert" if protocol == "six-phase" else "read"
-    ]
-    assert len(ended) == len(set(ended))
 
 
 @pytest.mark.parametrize("protocol", ["six-phase", "fenced"])

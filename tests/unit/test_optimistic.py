@@ -8,7 +8,7 @@ from collections.abc import Callable
 import pytest
 
 from tests.unit.worlds import TABLE, World, X, Y, Z, stopped_at
-from txn.assertions import Exact, Not, Some, Version
+from txn.assertions import Exact, Not, Some
 from txn.client.block import OptimisticTransaction
 from txn.client.engine import Engine
 from txn.errors import (
@@ -94,15 +94,6 @@ def test_a_repeated_read_returns_the_same() -> None:
         assert t.get(Z) is None
 
 
-def test_keys_are_answered_as_they_were_asked() -> None:
-    world = given(x=b"1")
-    short = Key("x", "d", "x")
-    with world.engine.transaction() as t:
-        assert t.get_many([short, X]) == {short: b"1", X: b"1"}
-        t.put(short, b"2")
-        assert t.get(X) == b"2"
-
-
 def test_counters_are_those_of_hbase() -> None:
     world = given(y=counter(-2))
     with world.engine.transaction() as t:
@@ -164,16 +155,6 @@ def test_a_transaction_is_one_block() -> None:
         pass
 
 
-def test_an_exception_in_the_block_writes_nothing() -> None:
-    world = World()
-    engine, counting = counted(world)
-    with pytest.raises(KeyError, match="mine"), engine.transaction() as t:
-        t.put(X, b"1")
-        raise KeyError("mine")
-    assert t.result is None
-    assert not counting.calls
-
-
 @pytest.mark.parametrize(
     "change",
     [Mutation(X, b"2"), Delete(X), Mutation(Y, b"2")],
@@ -214,19 +195,6 @@ def test_what_was_not_read_may_change() -> None:
         assert len(t.scan(stop="y")) == len(t.scan(columns=[("d", "x")], stop="y")) == 1
         assert t.scan(prefix="x", columns=[("d", "x")])
         other(world, Mutation(Y, b"2"), Delete(Z))
-        t.put(Z, b"1")
-    assert world.value(Z) == b"1"
-
-
-def test_a_key_that_was_deleted_from_a_scanned_range_stays_away() -> None:
-    world = given(x=b"1")
-    other(world, Mutation(Y, b"1"))
-    other(world, Delete(Y))
-    cell = world.cell(X)
-    with world.engine.transaction() as t:
-        assert t.scan() == [(b"x", {X: cell})]
-        other(world, Mutation(Y, b"2"))
-        other(world, Delete(Y))
         t.put(Z, b"1")
     assert world.value(Z) == b"1"
 
@@ -282,14 +250,6 @@ def test_with_a_token_what_came_may_be_its_own() -> None:
     assert len(list(world.engine.scan())) == 2
 
 
-def test_with_a_token_a_stranger_is_a_stranger() -> None:
-    world = given(x=b"1")
-    with pytest.raises(ConflictError), world.engine.transaction(once="job") as t:
-        t.scan()
-        other(world, Mutation(Y, b"1"))
-        t.put(Z, b"1")
-
-
 def test_a_required_assertion_must_hold() -> None:
     world = given(x=b"1")
     with world.engine.transaction() as t:
@@ -306,13 +266,6 @@ def test_a_required_assertion_must_hold() -> None:
                 t.put(X, b"3")
         assert caught.value.seen == {Y: None}
     assert world.value(X) == b"2"
-
-
-def test_a_required_version_is_not_one_that_was_read() -> None:
-    world = given(x=b"1")
-    with pytest.raises(AssertionFailedError, match="Version"), world.engine.transaction() as t:
-        t.require(Version(X, 5))
-        t.put(Y, b"1")
 
 
 def test_a_conflict_goes_before_a_required_assertion() -> None:

@@ -220,21 +220,6 @@ def test_a_row_that_arrives_after_poison_never_decides(orphan: Orphan) -> None:
         assert orphan.store.check_and_put([decision]) == [False]
 
 
-def test_a_lock_that_arrives_after_poison_is_freed_at_once(orphan: Orphan) -> None:
-    assert poison_row(orphan.engine.context, orphan.row_key)
-    began_ms = orphan.clock.monotonic_ms()
-    orphan.client(seed=2).commit([Mutation(X, b"2")])
-    assert orphan.clock.monotonic_ms() - began_ms < POLICY.courtesy_ms
-
-
-@both_protocols
-def test_the_end_of_a_transaction_is_not_poisoned(protocol: ProtocolName) -> None:
-    world = World(protocol=protocol)
-    done = world.engine.commit([Mutation(X, b"1"), Mutation(Y, b"1")])
-    assert not poison_row(world.engine.context, done.transaction)
-    assert world.statuses() == [Status.COMPLETE]
-
-
 def test_a_row_that_a_crash_undoes_is_poisoned_before_its_lock_is_freed(
     orphan: Orphan,
 ) -> None:

@@ -12,11 +12,6 @@ from txn.request import MAX_TOKEN, Request, add_marker, as_request, bind_request
 A, B = Key("a", "d", "x"), Key("b", "d", "x")
 
 
-def test_keys_get_the_default_table() -> None:
-    request = bind_request([Mutation(A, b"1"), Delete(B)], [Some(A)], table=b"t")
-    assert request.keys == (A._replace(table=b"t"), B._replace(table=b"t"))
-
-
 @pytest.mark.parametrize(
     ("mutations", "assertions", "message"),
     [

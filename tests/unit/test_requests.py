@@ -21,7 +21,7 @@ from txn.model import Check, Family
 from txn.protocol.statuses import Status
 from txn.stores import open_store
 from txn.testing.counting import CountingStore
-from txn.testing.faulty import Crash, Fault, FaultyStore, Reply, at
+from txn.testing.faulty import FaultyStore
 
 TABLE = b"data"
 CALLS = {"check_and_put": 5, "check_and_read": 1, "write": 1}
@@ -126,16 +126,4 @@ def test_a_false_assertion_costs_five_calls(engine: Engine, counting: CountingSt
         engine.commit([Mutation(key(1), b"1")], [Exact(key(2), b"1")])
     assert statuses(counting) == [b"0-WRITTEN", b"1-LOCKED", b"6-ABORTING", b"7-ABORTED"]
     assert counting.calls == Counter(check_and_put=4, check_and_read=1)
-    assert all(call.items for call in counting.trace if call.method != "atomically")
-
-
-def test_no_call_is_empty_when_all_locks_are_refused(
-    engine: Engine, counting: CountingStore
-) -> None:
-    stops = FaultyStore(counting, at({6: Fault(reply=Reply.CRASH)}))  # at 1-LOCKED
-    with pytest.raises(Crash):
-        Engine(stops, clock=ManualClock()).commit([Mutation(key(1), b"1")])
-    counting.reset()
-    engine.commit([Mutation(key(1), b"1")])
-    assert b"7-ABORTED" in statuses(counting)
     assert all(call.items for call in counting.trace if call.method != "atomically")

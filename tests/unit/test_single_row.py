@@ -14,7 +14,6 @@ from txn import (
     Committed,
     ConflictError,
     DeadlineError,
-    Delete,
     Exact,
     Key,
     Mutation,
@@ -74,14 +73,6 @@ def test_it_makes_two_calls_and_no_row() -> None:
     assert world.store.read([X])[X] == Cell(b"1", done.timestamp)
     assert world.lock == FencedLock(1, names=strip_database(done.transaction)[-8:])
     assert world.engine.outcome(done.transaction) is Outcome.UNKNOWN
-
-
-def test_deletes_and_puts_go_together() -> None:
-    world = OneRow()
-    world.engine.commit([Mutation(X, b"1"), Mutation(Y, b"1")])
-    world.engine.commit([Delete(X), Mutation(Y, b"2")], [Exact(X, "1")])
-    assert (world.value(X), world.value(Y)) == (None, b"2")
-    assert world.lock.taken == 2
 
 
 def test_what_only_asserts_is_done_when_it_is_read() -> None:
@@ -238,17 +229,6 @@ def test_an_answer_that_nobody_believes_is_asked_for_again() -> None:
     world.faults.check_and_put = refuse_once  # type: ignore[method-assign,assignment]
     assert world.engine.commit([Mutation(X, b"1")]).complete
     assert len(asked) == 2 and asked[0] == asked[1]
-
-
-def test_it_goes_with_others_in_a_batch() -> None:
-    world = OneRow()
-    requests = [([Mutation(X, b"1")], []), ([Mutation(FAR, b"1")], [Exact(FAR, "0")])]
-    far = Key("z", "d", "a", TABLE)
-    requests.append(([Mutation(far, b"1"), Mutation(far._replace(row=b"zz"), b"1")], []))
-    first, second, third = world.engine.commit_many(requests)
-    assert isinstance(first, Committed) and isinstance(third, Committed)
-    assert isinstance(second, AssertionFailedError)
-    assert world.engine.outcome(third.transaction) is Outcome.COMMITTED
 
 
 def test_it_waits_for_who_holds_the_lock() -> None:

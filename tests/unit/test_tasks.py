@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import inspect
 import threading
-from collections.abc import Awaitable, Callable, Mapping
+from collections.abc import Awaitable, Callable
 
 import pytest
 
@@ -28,9 +28,7 @@ from txn import (
     Some,
     connect_async,
 )
-from txn.model import Family
 from txn.protocol.statuses import ProtocolName
-from txn.stores.local import LocalStore
 
 pytestmark = pytest.mark.fast
 
@@ -51,18 +49,6 @@ def test_a_task_s_block_is_asynchronous() -> None:
         assert world.value(X) is None
 
     in_tasks(world, main)
-
-
-def test_connecting_checks_names_and_types_at_once() -> None:
-    with pytest.raises(TypeError, match="tabel"):
-        connect_async("memory://", tabel="t")  # type: ignore[call-arg]
-    for wrong in ({"threads": "4"}, {"table": 5}, {"policy": 5}, {"on_event": do_later}):
-        with pytest.raises(InvalidRequestError, match=next(iter(wrong))):
-            connect_async("memory://", **wrong)  # type: ignore[arg-type]
-
-
-async def do_later(event: object) -> None:
-    """A listener that nobody would wait for."""
 
 
 def in_tasks(world: World, work: Callable[[AsyncEngine], Awaitable[None]]) -> None:
@@ -288,25 +274,6 @@ def test_a_block_that_is_cancelled_before_its_end_writes_nothing() -> None:
     in_tasks(world, work)
 
 
-def test_tasks_wait_no_longer_for_a_batch_that_is_stuck(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("txn.client.group_commit.OVERDUE_MS", 50)
-    world = World()
-    gate = Gate(world.engine)
-
-    async def work(db: AsyncEngine) -> None:
-        first, second = await begin_two(db, gate)
-        world.clock.advance(50)
-        while len(gate.sizes) < 2:
-            await asyncio.sleep(0.001)
-        gate.go.set()
-        assert (await first).complete and (await second).complete
-
-    try:
-        in_tasks(world, work)
-    finally:
-        gate.go.set()
-
-
 def hot_world(protocol: ProtocolName | None = None) -> World:
     """A world in which X is hot for as long as nobody moves the clock."""
     world = World(protocol=protocol)
@@ -394,26 +361,3 @@ def test_a_task_that_is_first_for_long_loses_its_place(monkeypatch: pytest.Monke
 def test_threads_are_at_least_one() -> None:
     with pytest.raises(InvalidRequestError, match="threads"):
         AsyncEngine(World().engine, threads=0)
-
-
-def test_a_store_that_takes_long_to_tell_of_a_table_keeps_no_task_waiting(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    world = World()
-    go, describe = threading.Event(), LocalStore.describe
-
-    def slow(store: LocalStore, table: bytes) -> Mapping[bytes, Family] | None:
-        assert go.wait(PATIENCE_S)
-        return describe(store, table)
-
-    monkeypatch.setattr(LocalStore, "describe", slow)
-
-    async def work(db: AsyncEngine) -> None:
-        commit = asyncio.create_task(db.commit([Mutation(key("a"), b"1")]))
-        await asyncio.sleep(0.05)
-        assert not commit.done()
-        go.set()
-        assert (await commit).complete
-        assert (await db.commit([Mutation(key("b"), b"1")])).complete
-
-    in_tasks(world, work)

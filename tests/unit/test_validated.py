@@ -14,7 +14,6 @@ from recovery.inspect import explain
 from tests.unit.worlds import TABLE, World, X, Y, Z, is_step
 from txn import (
     AbortedError,
-    AssertionFailedError,
     Committed,
     ConflictError,
     DeadlineError,
@@ -28,10 +27,8 @@ from txn import (
     Policy,
     Request,
     Some,
-    Version,
 )
 from txn.assertions import Assertion
-from txn.client.group_commit import _note_locks
 from txn.model import KEEP_DELETES_MS, Check
 from txn.protocol.row import EARLY, LATE, column, decode_row, is_row_key
 from txn.protocol.statuses import ProtocolName, Status
@@ -103,17 +100,6 @@ def test_what_is_no_choice_is_refused() -> None:
     with pytest.raises(InvalidRequestError, match="validate must be True, False or None"):
         world.engine.commit(PUT_X, validate="yes")  # type: ignore[arg-type]
     assert not world.rows()
-
-
-@both_protocols
-def test_a_false_assertion_names_what_was_found(protocol: ProtocolName) -> None:
-    world = World(protocol=protocol)
-    world.engine.commit(PUT_X)
-    for false in (Not(Some(X)), Exact(X, b"2"), Version(X, None)):
-        for also in ([], [Some(Z)]):
-            with pytest.raises(AssertionFailedError):
-                world.engine.commit(PUT_Y, [false, *also], validate=True)
-    assert world.value(Y) is None
 
 
 def die_holding(world: World, key: Key, asserted: Sequence[Assertion] = ()) -> bytes:
@@ -303,45 +289,6 @@ def test_who_tries_once_ends_a_holder_that_died(protocol: ProtocolName, validate
 
 
 @both_protocols
-def test_many_keys_are_validated_in_portions(protocol: ProtocolName) -> None:
-    world = World(protocol=protocol)
-    asserted = [Not(Some(Key(f"row-{n}", "d", "x", TABLE))) for n in range(3 * PORTION)]
-    engine = world.client(world.faults, seed=9)
-    sizes: list[int] = []
-
-    def plan(call: Call) -> Fault:
-        if sizes and call.method == "read":
-            sizes.append(len(call.items))
-        elif not sizes and any(is_step(item, Status.WRITTEN) for item in call.items):
-            sizes.append(0)
-        return Fault()
-
-    world.faults.plan = plan
-    engine.commit(PUT_Y, asserted, validate=True)
-    world.faults.plan = faultless
-    assert 1 < max(sizes) <= 3 * PORTION
-
-
-def test_the_locks_of_a_renewed_attempt_are_never_half_listed() -> None:
-    """Other threads look at them, to choose who may go beside it."""
-    world = World()
-    context = world.engine.context
-    asserted = (Some(X), Some(Z))
-    t = begin_commit(context, Request(tuple(PUT_Y), asserted, validate=True))
-    seen: list[tuple[int, int]] = []
-    lock_of = t.lock_of
-
-    def watched(key: Key) -> Key:
-        seen.append((len(t.lock_cells), len(t.locks)))
-        return lock_of(key)
-
-    t.lock_of = watched
-    t.failure = ConflictError("key is locked", key=X)
-    renew(context, t)
-    assert set(seen) == {(3, 3)}
-
-
-@both_protocols
 @pytest.mark.parametrize("validate", [False, True])
 def test_what_is_no_lock_is_no_conflict(protocol: ProtocolName, validate: bool) -> None:
     """Nobody ever frees it, and whose data it is must not be told."""
@@ -354,49 +301,12 @@ def test_what_is_no_lock_is_no_conflict(protocol: ProtocolName, validate: bool) 
     assert "somebody" not in str(caught.value)
 
 
-def test_who_is_late_behind_a_dead_holder_is_not_decided() -> None:
-    world = World(ONE_ATTEMPT)
-    holder = die_holding(world, X)
-    engine = world.client(world.faults, seed=9)
-
-    def plan(call: Call) -> Fault:
-        if call.method == "read" and any(
-            isinstance(k, Key) and k.row == holder for k in call.items
-        ):
-            world.clock.advance(world.policy.deadline_ms)
-        return Fault()
-
-    world.faults.plan = plan
-    one, two = engine.commit_many([(PUT_Y, [Not(Some(X))]), (PUT_Z, [])], validate=True)
-    world.faults.plan = faultless
-    assert isinstance(one, ConflictError)
-    assert isinstance(two, DeadlineError)
-    assert world.value(Z) is None
-
-
 @both_protocols
 def test_a_key_that_is_validated_is_no_lock_that_is_missing(protocol: ProtocolName) -> None:
     world = World(protocol=protocol)
     found = explain(world.engine.context, die_holding(world, X, [Not(Some(Y))]))
     assert found is not None
     assert (found.held, found.locked, len(found.request.keys)) == ((X,), 1, 2)
-
-
-def test_a_request_is_asked_once_what_it_validates() -> None:
-    asked = count()
-
-    class Item:
-        lock_cells = (X, Y, Z)
-
-        @property
-        def validated(self) -> set[Key]:
-            next(asked)
-            return {X, Z}
-
-    taken: set[Key] = set()
-    needed: set[Key] = set()
-    _note_locks(Item(), taken, needed)  # type: ignore[arg-type]
-    assert (taken, needed, next(asked)) == ({Y}, {X, Y, Z}, 1)
 
 
 def test_only_an_attempt_alone_locks_what_it_validated() -> None:

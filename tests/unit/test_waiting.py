@@ -4,12 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import replace
-from itertools import pairwise
 from typing import get_args
 
 import pytest
 
-from tests.unit.worlds import POLICY, TABLE, World, X, Y, stopped_at
+from tests.unit.worlds import POLICY, World, X, Y, stopped_at
 from txn.assertions import Exact, Version, is_outdated
 from txn.client.engine import Engine
 from txn.errors import (
@@ -28,8 +27,6 @@ from txn.protocol.locks import Contention
 from txn.protocol.prepare import write_rows
 from txn.protocol.six_phase import lock_at_once
 from txn.protocol.statuses import ProtocolName, Status
-from txn.protocol.transaction import begin_commit
-from txn.request import bind_request
 from txn.stores import open_store
 from txn.testing.faulty import Call, Fault, Reply
 
@@ -140,21 +137,6 @@ def test_waiting_outside_ends_for_those_who_never_let_go() -> None:
     assert world.clock.monotonic_ms() - began < POLICY.deadline_ms
 
 
-def test_what_becomes_hopeless_outside_fails_with_nothing_written() -> None:
-    world = World()
-    before = world.engine.commit([Mutation(X, b"1")]).timestamp
-    hot = in_demand(world, X)
-    world.engine.commit([Mutation(X, b"2")])
-    rows = len(world.rows())
-    context = world.engine.context
-    t = begin_commit(
-        context, bind_request([Mutation(X, b"3")], [Version(X, before)], table=TABLE), 5_000
-    )
-    hot.wait_for_hot_keys([t])
-    assert isinstance(t.failure, AssertionFailedError)
-    assert len(world.rows()) == rows
-
-
 def test_a_key_is_in_demand_for_a_while_only() -> None:
     world = World()
     hot = in_demand(world, X)
@@ -202,30 +184,6 @@ def test_who_leaves_releases_what_it_may_hold_and_no_more() -> None:
     ]
     assert freed == [X.lock]
     assert world.holder(X) == b""
-
-
-def test_nobody_looks_more_often_than_transactions_take() -> None:
-    """Each look keeps the servers from the very transaction that is waited for."""
-    world = World()
-    hot = in_demand(world, X)
-    t = world.begun(Mutation(X, b"1"))
-    for _ in range(5):
-        t.written_ms = world.clock.monotonic_ms()
-        world.clock.advance(400)
-        hot.record_results([t])
-    locked(world, X)
-    blocked = world.begun(Mutation(X, b"1"))
-    blocked.failure = ConflictError("key is locked", key=X, holder=OTHER)
-    hot.record_results([blocked])
-    times: list[int] = []
-
-    def note(call: Call) -> Fault:
-        times.append(world.clock.monotonic_ms())
-        return Fault()
-
-    world.faults.plan = note
-    hot.wait_for_hot_keys([world.begun(Mutation(X, b"3"))])
-    assert min(later - earlier for earlier, later in pairwise(times)) >= 100
 
 
 def test_a_closed_store_is_not_asked_again() -> None:
