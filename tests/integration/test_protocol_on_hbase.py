@@ -9,24 +9,20 @@ import pytest
 from tests.integration.scoped import Worlds
 from tests.unit import (
     test_commit,
-    test_conflicts,
     test_engine,
     test_fsck,
     test_fsck_safety,
     test_fsck_tables,
-    test_lost_replies,
     test_reads,
 )
 from tests.unit.worlds import World
 
 SUITES = (
     test_commit,
-    test_conflicts,
     test_engine,
     test_fsck,
     test_fsck_safety,
     test_fsck_tables,
-    test_lost_replies,
     test_reads,
 )
 
@@ -74,5 +70,6 @@ def renamed(suite: ModuleType) -> dict[str, object]:
     }
 
 
+world = test_commit.world
 for suite in SUITES:
     globals().update(renamed(suite))

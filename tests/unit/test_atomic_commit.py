@@ -16,7 +16,6 @@ import lmdb
 import pytest
 
 from tests.unit.worlds import (
-    DOWN,
     LOST,
     POLICY,
     TABLE,
@@ -24,7 +23,6 @@ from tests.unit.worlds import (
     X,
     Y,
     Z,
-    always,
     before,
     record_calls,
     stopped_at,
@@ -285,17 +283,6 @@ def test_a_row_that_is_absent_after_a_long_time_tells_nothing(world: World) -> N
     before(world, is_local, lambda: before(world, lambda call: True, pause, times=99), LOST)
     with pytest.raises(CommitOutcomeUnknown):
         world.engine.commit([Mutation(X, b"2")])
-
-
-def test_a_store_that_refuses_for_a_time_is_asked_again(world: World) -> None:
-    world.engine.commit([Mutation(X, b"1")])
-    before(world, is_local, fault=DOWN)
-    assert world.engine.commit([Mutation(X, b"2")]).complete
-    always(world, lambda call: True, DOWN)
-    with pytest.raises(NotApplied):
-        world.engine.commit([Mutation(X, b"3")])
-    assert world.value(X) == b"2"
-    assert len(world.rows()) == 2
 
 
 @pytest.fixture

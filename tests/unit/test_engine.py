@@ -11,19 +11,17 @@ from typing import Any
 
 import pytest
 
-from tests.unit.worlds import POLICY, TABLE, World, X, Y, stopped_at
+from tests.unit.worlds import POLICY, World, X, Y, stopped_at
 from txn.assertions import Some
 from txn.client.block import OptimisticTransaction
 from txn.client.connect import connect
 from txn.client.engine import Engine
-from txn.client.local import Order
 from txn.client.tasks import AsyncEngine
 from txn.errors import AssertionFailedError, InvalidRequestError, NotApplied, TxnError
 from txn.model import Cell, Edit, Key, Mutation
 from txn.policy import Policy
 from txn.protocol.row import column, is_row_key
 from txn.protocol.statuses import Status
-from txn.protocol.transaction import PendingCommit
 from txn.request import Outcome, Request
 from txn.service.client import connect_server
 
@@ -75,27 +73,6 @@ def test_without_a_thread_to_spare_the_caller_finishes(monkeypatch: pytest.Monke
     world = World()
     world.engine.commit([Mutation(X, b"1")], ack="decided")
     assert world.statuses() == [Status.COMPLETE]
-
-
-def test_those_of_a_call_that_share_a_lock_go_in_the_order_given() -> None:
-    world = World()
-
-    def wanted(*names: str) -> PendingCommit:
-        return world.begun(*(Mutation(Key(name, "d", "x", TABLE), b"1") for name in names))
-
-    names = ("ab", "c", "bd", "d", "e")
-    first, second, third, fourth, fifth = every = [wanted(*each) for each in names]
-    order = Order(every)
-    assert list(order.ready) == [first, second, fifth]
-    order.remove(second)
-    order.remove(fifth)
-    assert list(order.ready) == [first]
-    order.remove(first)
-    assert list(order.ready) == [third]
-    order.remove(third)
-    assert list(order.ready) == [fourth]
-    order.remove(fourth)
-    assert not order.ready and not Order([]).ready
 
 
 def test_rows_are_spread_over_buckets() -> None:

@@ -30,7 +30,6 @@ from txn.errors import (
     ConflictError,
     CorruptRowError,
     DeadlineError,
-    TableUnavailable,
 )
 from txn.model import Check, Delete, Edit, Family, Key, Mutation
 from txn.policy import Policy
@@ -41,10 +40,9 @@ from txn.protocol.commit import prepare
 from txn.protocol.recovery import roll_forward
 from txn.protocol.row import FREE, column
 from txn.protocol.statuses import Status
-from txn.protocol.transaction import PendingCommit, begin_commit, load_transaction
-from txn.request import Committed, bind_request
+from txn.protocol.transaction import PendingCommit, load_transaction
+from txn.request import Committed
 from txn.stores import open_store
-from txn.tables.admin import Admin
 from txn.testing.counting import CountingStore
 from txn.testing.faulty import Call, Crash, Fault, FaultyStore, Reply
 
@@ -52,8 +50,6 @@ pytestmark = pytest.mark.usefixtures("rows_for_all")
 
 Match = Callable[[Call], bool]
 LOCK = X.row_lock
-LOGS = b"logs"
-FAR = Key("zz", "d", "x", LOGS)
 
 
 @pytest.fixture
@@ -371,31 +367,6 @@ def test_a_token_is_found_out_at_the_lock_too(world: World) -> None:
 
     before(world, locks, other_copy)
     assert world.engine.commit([Mutation(X, b"1")], [Exact(X, b"0")], once="job").repeated
-
-
-def gone(world: World) -> Admin:
-    """A second table, that can be disabled."""
-    world.store.ensure_table(LOGS, {b"d": Family()})
-    return Admin(world.store._ordered, world.clock)  # type: ignore[attr-defined]
-
-
-def test_a_table_that_goes_at_the_locks_leaves_what_was_read_again_evaluated(world: World) -> None:
-    """The locks are asked for again, with success: a false assertion must fail all the same."""
-    admin = gone(world)
-    context, contention = world.engine.context, world.engine._backend._contention  # type: ignore[attr-defined]
-    first, second = (
-        begin_commit(context, bind_request(*request), POLICY.deadline_ms)
-        for request in (([Mutation(X, b"1")], [Exact(X, b"0")]), ([Mutation(FAR, b"1")], []))
-    )
-
-    def race() -> None:
-        other(world, Mutation(X, b"5"))
-        admin.disable(LOGS)
-
-    before(world, locks, race)
-    assert prepare(context, [first, second], contention, True) == []
-    assert isinstance(first.failure, AssertionFailedError)
-    assert isinstance(second.failure.__cause__ if second.failure else None, TableUnavailable)
 
 
 def test_an_absent_key_is_asserted_by_its_lock(impatient: World) -> None:

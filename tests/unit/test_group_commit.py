@@ -475,19 +475,6 @@ def test_what_is_behind_cancelled_futures_goes_on(
     assert world.value(key("same")) == b"2" and gate.sizes == [1, 1]
 
 
-def test_a_cancelled_future_keeps_nobody_back_from_a_lock_that_is_free(world: World) -> None:
-    allow_batches(world.engine, 2)
-    with a_batch_under_way(world.engine, Request((Mutation(X, b"1"),))) as (gate, _):
-        both = world.engine.submit(([Mutation(X, b"2"), Mutation(Y, b"2")], []))
-        until(lambda: not gate.group_commit._is_called)
-        assert both.cancel()
-        world.engine.submit(([Mutation(Y, b"3")], []))
-        assert gate.came.acquire(timeout=PATIENCE_S)
-        assert gate.batches[1][0].request.mutations[0].value == b"3"
-    world.engine.flush()
-    assert world.value(Y) == b"3"
-
-
 def test_a_place_is_done_with_when_the_last_of_its_items_is_dropped() -> None:
     """Its thread would wait for ever: a cancelled item is in no batch that ends."""
     group_commit: GroupCommit[Item] = GroupCommit(

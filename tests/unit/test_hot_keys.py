@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import threading
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
@@ -173,19 +172,3 @@ def test_threads_of_one_engine_wait_and_do_not_conflict(protocol: ProtocolName) 
             done.result()
     assert len(tries) == clients * times
     assert int.from_bytes(world.value(X) or b"") == clients * times
-
-
-def test_a_child_waits_for_no_thread_of_its_parent() -> None:
-    lines, ticket = HotKeyQueues(), HotKeyTicket()
-    with ThreadPoolExecutor(1) as pool:
-        assert pool.submit(lines.wait, ticket, [X]).result() == []
-        with lines._lock:
-            child = os.fork()
-        if child == 0:
-            had(lines, X).end()
-            ticket.end()
-            os._exit(int(lines._queues != {}))
-        assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 0
-    assert [waiter.ticket for waiter in lines._queues[X]] == [ticket]
-    lines._start()
-    assert lines._queues == {}

@@ -366,18 +366,6 @@ def test_run_gives_up_at_its_deadline() -> None:
     assert world.clock.monotonic_ms() - began <= 200
 
 
-def test_an_attempt_that_outlasts_the_deadline_is_the_last() -> None:
-    world = World()
-
-    def work(t: OptimisticTransaction) -> None:
-        t.increment(X)
-        raise ConflictError(str(world.clock.advance(300)))
-
-    with pytest.raises(DeadlineError, match="between attempts attempts=1"):
-        world.engine.run(work, deadline_ms=200)
-    assert world.clock.monotonic_ms() == 300
-
-
 def test_the_deadline_of_a_run_bounds_its_commit() -> None:
     world = World(Policy(lock_ttl_ms=60_000, attempts=4, store_patience_ms=10))
     stopped_at(world, Status.LOCKED)

@@ -1,10 +1,4 @@
-"""What a transaction costs, in calls of the store and in the items below them.
-
-A batch of M transactions over K keys makes 7 calls whatever M and K are, up to 500 keys: row and
-locks, 1-LOCKED and the read, the decision, values and tags, 3-PUT and empty tags, 4-CLEANING and
-unlocks, 5-COMPLETE. The last four go together, which a store may make one. Nobody has to wait for
-the last.
-"""
+"""What a transaction costs: calls of the store, items, and over HBase's RPC requests and rounds."""
 
 from __future__ import annotations
 
@@ -13,6 +7,8 @@ from random import Random
 
 import pytest
 
+from tests.bench.measuring import Protocol
+from tests.bench.rounds import EITHER, OTHER, SAME, Placement, count_rounds
 from tests.unit.worlds import TAKEN
 from txn import Engine, Exact, Key, Mutation
 from txn.clock import ManualClock
@@ -127,3 +123,30 @@ def test_a_false_assertion_costs_five_calls(engine: Engine, counting: CountingSt
     assert statuses(counting) == [b"0-WRITTEN", b"1-LOCKED", b"6-ABORTING", b"7-ABORTED"]
     assert counting.calls == Counter(check_and_put=4, check_and_read=1)
     assert all(call.items for call in counting.trace if call.method != "atomically")
+
+
+COUNT = 5
+
+
+@pytest.mark.parametrize(
+    ("protocol", "placement", "requests", "until_decided", "until_unlocked"),
+    [
+        ("six-phase", SAME, 7, 4, 7),
+        ("six-phase", OTHER, 11, 4, 7),
+        ("fenced", SAME, 4, 3, 4),
+        ("fenced", OTHER, 5, 3, 4),
+    ],
+)
+def test_a_transfer_with_its_read_takes_so_many_requests_in_so_many_rounds(
+    protocol: Protocol, placement: Placement, requests: int, until_decided: int, until_unlocked: int
+) -> None:
+    """The read is the first. The final status is put later, for many with one request."""
+    counts = count_rounds(protocol, placement, COUNT)
+    assert counts.requests == {requests}
+    assert counts.until_decided == {until_decided}
+    assert counts.until_unlocked == {until_unlocked}
+    assert 0 < counts.later <= 1
+
+
+def test_a_fenced_transaction_prefers_a_bucket_on_the_server_of_its_keys() -> None:
+    assert count_rounds("fenced", EITHER, COUNT).requests == {4}

@@ -17,7 +17,6 @@ from txn import (
     Committed,
     ConflictError,
     DeadlineError,
-    Delete,
     Engine,
     Exact,
     InvalidRequestError,
@@ -32,7 +31,7 @@ from txn.assertions import Assertion
 from txn.model import KEEP_DELETES_MS, Check
 from txn.protocol.row import EARLY, LATE, column, decode_row, is_row_key
 from txn.protocol.statuses import ProtocolName, Status
-from txn.protocol.transaction import PORTION, begin_commit, renew
+from txn.protocol.transaction import begin_commit, renew
 from txn.request import bind_request
 from txn.testing.faulty import Call, Crash, Fault, FaultyStore, Reply, faultless
 
@@ -253,26 +252,6 @@ def test_requests_of_one_call_that_validate_the_same_key_need_no_order() -> None
     assert not taken
     done = world.engine.commit_many([*asserting, writes, after], validate=True)
     assert all(isinstance(each, Committed) for each in done)
-
-
-def test_keys_of_one_row_that_are_read_in_two_calls_are_validated_at_one_instant() -> None:
-    world = World(Policy(attempts=1))
-    one, other = Key("z", "d", "a", TABLE), Key("z", "d", "b", TABLE)
-    world.engine.commit([Mutation(other, b"1")])
-    engine = world.client(world.faults, seed=9)
-    swap: list[Mutation | Delete] = [Mutation(one, b"1"), Delete(other)]
-    swaps = iter([swap])
-
-    def plan(call: Call) -> Fault:
-        if call.method == "read" and other in call.items and one not in call.items:
-            for each in swaps:
-                world.client(seed=5).commit(each)
-        return Fault()
-
-    world.faults.plan = plan
-    many = [Mutation(Key(f"row-{n}", "d", "x", TABLE), b"1") for n in range(PORTION - 1)]
-    with pytest.raises(ConflictError, match="changed before the decision"):
-        engine.commit(many, [Not(Some(one)), Not(Some(other))], validate=True)
 
 
 @both_protocols

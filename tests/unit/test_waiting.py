@@ -1,16 +1,25 @@
-"""Waiting for keys in demand: who fails early, who waits outside, and what that costs."""
+"""Waiting: for keys in demand, for stores that fail, and for servers that do not answer."""
 
 from __future__ import annotations
 
-from collections.abc import Callable
+import threading
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from dataclasses import replace
+from functools import partial
 from typing import get_args
 
+import greenlet
 import pytest
 
+from tests.unit.fake_gateway import fake_gateway
+from tests.unit.fake_region_server import Silence, fake_region_server
 from tests.unit.worlds import POLICY, World, X, Y, stopped_at
+from txn import clock as clock_module
 from txn.assertions import Exact, Version, is_outdated
 from txn.client.engine import Engine
+from txn.clock import SystemClock, call_until, limit_due
 from txn.errors import (
     AssertionFailedError,
     CommitOutcomeUnknown,
@@ -20,7 +29,7 @@ from txn.errors import (
     StoreClosedError,
     StoreError,
 )
-from txn.model import Cell, Check, Key, Mutation
+from txn.model import Cell, Check, Edit, Key, Mutation
 from txn.protocol import locks
 from txn.protocol.context import call_store
 from txn.protocol.locks import Contention
@@ -28,7 +37,11 @@ from txn.protocol.prepare import write_rows
 from txn.protocol.six_phase import lock_at_once
 from txn.protocol.statuses import ProtocolName, Status
 from txn.stores import open_store
+from txn.stores.base import Store
 from txn.testing.faulty import Call, Fault, Reply
+
+pytestmark = pytest.mark.fast
+
 
 OTHER = b"transaction.1700000000000." + b"1" * 32
 
@@ -277,3 +290,95 @@ def test_a_failing_store_is_asked_no_longer_than_the_commit_has_time(
     with pytest.raises(NotApplied):
         world.engine.commit([Mutation(X, b"1"), Mutation(Y, b"1")])
     assert 14_000 <= world.clock.monotonic_ms() - began_ms <= 16_000
+
+
+KEY = Key("a", "d", "x", "t")
+
+
+@contextmanager
+def silent_gateway() -> Iterator[Store]:
+    """A store whose gateway takes calls, and answers none of them meanwhile."""
+    over = threading.Event()
+    with fake_gateway() as gateway:
+        gateway.before = lambda number, name: over.wait() and None
+        store = open_store(f"{gateway.uri}?timeout_ms=60000")
+        try:
+            yield store
+        finally:
+            over.set()
+            store.close()
+
+
+@contextmanager
+def silent_region_server() -> Iterator[Store]:
+    """The same of a region server."""
+
+    def say_nothing(number: int, method: str) -> None:
+        raise Silence
+
+    with fake_region_server() as server:
+        server.before = say_nothing
+        store = open_store(f"{server.uri}&timeout_ms=60000")
+        yield store
+        store.close()
+
+
+CALLS: dict[str, Callable[[Store], object]] = {
+    "read": lambda store: store.read([KEY]),
+    "write": lambda store: store.write([Edit(KEY, b"1", None)]),
+    "check_and_put": lambda store: store.check_and_put([Check(KEY, b"", ((KEY, b"1"),))]),
+    "scan": lambda store: list(store.scan(b"t")),
+    "describe": lambda store: store.describe(b"t"),
+}
+
+
+@pytest.mark.parametrize("silent", [silent_gateway, silent_region_server])
+@pytest.mark.parametrize("name", CALLS)
+def test_a_call_that_is_not_answered_ends_soon_after_the_deadline_of_its_caller(
+    silent: Callable[[], Iterator[Store]], name: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(clock_module, "MOMENT_MS", 20)
+    clock = SystemClock()
+    context = replace(World().engine.context, clock=clock, until_ms=clock.monotonic_ms() + 30)
+    began = time.monotonic()
+    with silent() as store, pytest.raises(StoreError):  # type: ignore[attr-defined]
+        call_store(context, lambda: CALLS[name](store))
+    assert time.monotonic() - began < 10
+
+
+def test_a_caller_has_a_moment_after_its_deadline_and_at_least_that() -> None:
+    assert call_until(5_000, lambda: limit_due(1_000, 31_000)) == 6_000
+    assert call_until(5_000, lambda: limit_due(9_000, 39_000)) == 10_000
+    assert call_until(5_000, lambda: limit_due(1_000, 2_000)) == 2_000
+    assert call_until(None, lambda: limit_due(1_000, 31_000)) == 31_000
+
+
+def test_the_limit_of_a_call_ends_with_it_and_is_its_threads_alone() -> None:
+    def fail() -> None:
+        raise StoreError("away")
+
+    def look_beside() -> None:
+        thread = threading.Thread(target=lambda: found.append(limit_due(0, 31_000)))
+        thread.start()
+        thread.join()
+
+    found: list[int] = []
+    call_until(5_000, look_beside)
+    with pytest.raises(StoreError):
+        call_until(5_000, fail)
+    assert [*found, limit_due(0, 31_000)] == [31_000, 31_000]
+
+
+def test_a_limit_is_left_behind_by_no_greenlet() -> None:
+    """Greenlets of a thread take turns in the middle of their calls, and one may never end."""
+    hub = greenlet.getcurrent()
+    actors = [
+        greenlet.greenlet(partial(call_until, until_ms, hub.switch)) for until_ms in (5_000, 6_000)
+    ]
+    found = []
+    for actor in [*actors, actors[0]]:
+        actor.switch()
+        found.append(limit_due(0, 31_000))
+    actors.clear()
+    del actor  # the second ends here, in the middle of its call
+    assert [*found, limit_due(0, 31_000)] == [31_000] * 4
