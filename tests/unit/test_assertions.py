@@ -96,11 +96,6 @@ def test_binding_keeps_the_tree(tree: Assertion) -> None:
     assert bind(moved, lambda key: key._replace(table=b"t")) == tree
 
 
-@given(trees)
-def test_well_formed_trees_are_accepted(tree: Assertion) -> None:
-    assert bind(tree, partial(bind_key, table=None)) == tree
-
-
 @pytest.mark.parametrize(
     ("assertion", "message"),
     [

@@ -21,7 +21,6 @@ from tests.unit.worlds import (
     before,
     ghost,
     is_step,
-    step_past_put,
     steps_to,
     stopped_at,
     writes,
@@ -107,23 +106,6 @@ def test_a_cell_from_the_future_is_refused(world: World) -> None:
         world.engine.commit([Mutation(X, b"2")])
     assert type(caught.value) is AbortedError
     assert world.statuses() == [Status.ABORTED]
-
-
-def test_commits_go_above_what_another_clock_has_left_in_the_future(world: World) -> None:
-    ahead_ms = world.clock.wall_ms() + 24 * 3_600_000
-    world.store.write([Edit(X, b"1", ahead_ms)])
-    first = world.engine.commit([Mutation(X, b"2"), Mutation(Y, b"2")])
-    second = world.engine.commit([Mutation(Y, b"3")])
-    assert second.timestamp > first.timestamp > ahead_ms
-    assert (world.value(X), world.value(Y)) == (b"2", b"3")
-
-
-def test_a_cell_that_outruns_the_clock_is_waited_for(world: World) -> None:
-    """Each commit adds a millisecond, so a hot cell on a fast store would reach the limit."""
-    world.store.write([Edit(X, b"1", world.clock.wall_ms() + POLICY.skew_ms - 100)])
-    before = world.clock.wall_ms()
-    world.engine.commit([Mutation(X, b"2")])
-    assert world.clock.wall_ms() > before
 
 
 def test_transactions_of_a_batch_that_share_a_key_happen_in_order(world: World) -> None:
@@ -312,14 +294,6 @@ def test_a_decided_row_that_does_not_decode_keeps_its_locks(world: World) -> Non
     assert world.holder(X) == holder
 
 
-def test_an_undecided_row_that_does_not_decode_is_aborted(world: World) -> None:
-    holder = stopped_at(world, Status.LOCKED)
-    world.store.write([Edit(column(b"txn", holder, b"buffer"), b"junk", world.clock.wall_ms())])
-    world.client(seed=2).commit([Mutation(X, b"3")])
-    assert world.value(X) == b"3"
-    assert world.engine.outcome(holder) is Outcome.ABORTED
-
-
 @pytest.mark.parametrize("early", [False, True])
 def test_a_slow_attempt_aborts_at_its_deadline(world: World, early: bool) -> None:
     world.faults.reads_early = lambda: early
@@ -353,26 +327,6 @@ def test_a_helper_that_is_overtaken_cleans_up_what_it_put(world: World) -> None:
     assert is_outdated
     assert world.value(X.tag) == b""
     assert world.holder(X) == b""
-
-
-def test_a_helper_may_step_past_3_put_meanwhile(world: World) -> None:
-    """It is of a version that left 3-PUT out. No lock is freed while the row is at 2-ASSERTED."""
-    before: list[Status | None] = []
-
-    def older(call: Call) -> Fault:
-        for item in call.items:
-            if isinstance(item, Check) and is_step(item, Status.PUT):
-                step_past_put(world, item.key.row)
-                before.extend(world.statuses())
-            elif isinstance(item, Check) and item.key == X.lock and item.expected:
-                before.extend(world.statuses())
-        return Fault()
-
-    world.faults.plan = older
-    world.engine.commit([Mutation(X, b"2")])
-    assert before == [Status.CLEANING, Status.CLEANING]
-    assert world.statuses() == [Status.COMPLETE]
-    assert world.holder(X) == world.value(X.tag) == b""
 
 
 @pytest.mark.parametrize(
@@ -441,12 +395,6 @@ def test_a_decision_that_was_certainly_not_sent_is_not_taken(
             other.commit([Mutation(X, b"2")])
         world.clock.advance(POLICY.lock_ttl_ms)
     assert world.value(X) == b"2"
-
-
-def test_what_a_table_is_asked_before_a_commit_commits_nothing(world: World) -> None:
-    always(world, lambda call: call.method == "describe", Fault(reply=Reply.MAYBE_APPLIED))
-    with pytest.raises(NotApplied, match="nothing was committed"):
-        world.engine.commit([Mutation(X, b"1")])
 
 
 @pytest.mark.parametrize("applied", [True, False])
@@ -538,16 +486,6 @@ def test_a_committed_transaction_is_reported_though_the_store_fails_after(
     world.clock.advance(POLICY.courtesy_ms)
     assert world.engine.read([X])[X] == Cell(b"1", done.timestamp)
     world.engine.commit([Mutation(X, b"2")], [Exact(X, b"1")])
-
-
-def test_a_store_that_fails_while_aborting_changes_no_result(
-    world: World, caplog: pytest.LogCaptureFixture
-) -> None:
-    always(world, steps_to(Status.ABORTING), DOWN)
-    with pytest.raises(AssertionFailedError):
-        world.engine.commit([Mutation(X, b"1")], [Some(Y)])
-    assert world.statuses() == [Status.LOCKED]
-    assert "roll back of 1 left to others" in caplog.text
 
 
 def test_a_no_from_a_server_that_is_behind_is_asked_again(world: World) -> None:

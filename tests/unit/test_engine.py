@@ -49,15 +49,6 @@ def test_an_absent_row_is_unknown_and_never_aborted() -> None:
     assert world.engine.outcome(done.transaction) is Outcome.UNKNOWN
 
 
-def test_decided_is_acknowledged_before_it_is_complete() -> None:
-    world = World()
-    done = world.engine.commit([Mutation(X, b"1")], ack="decided")
-    assert not done.complete
-    world.engine.flush()
-    assert world.statuses() == [Status.COMPLETE]
-    assert world.cell(X) == Cell(b"1", done.timestamp)
-
-
 def test_too_many_unfinished_are_waited_for() -> None:
     world = World(policy=Policy(background_commits=1))
     requests = [Request((Mutation(key, b"1"),)) for key in (X, Y)]

@@ -189,14 +189,6 @@ def test_a_commit_lies_above_what_it_reads_again(impatient: World) -> None:
     assert impatient.value(X) == b"2"
 
 
-def test_who_does_not_wait_fails_on_a_living_holder_and_names_it(impatient: World) -> None:
-    row_key = dies(impatient)
-    with pytest.raises(ConflictError) as caught:
-        impatient.engine.commit([Mutation(X, b"3")])
-    assert caught.value.facts["holder"] == row_key
-    assert len(impatient.rows()) == 2
-
-
 def test_a_living_holder_is_waited_for_with_nothing_written(world: World) -> None:
     row_key = dies(world)
     began_ms = world.clock.monotonic_ms()
@@ -405,15 +397,6 @@ def test_a_lock_that_others_take_while_its_holder_is_settled_is_not_asked_for(
     assert caught.value.facts["holder"] == impatient.holder(X) == living[0]
 
 
-def test_who_waits_in_order_for_one_that_never_lets_go_is_late() -> None:
-    world = fenced_world(replace(POLICY, lock_ttl_ms=60_000))
-    t = world.begun(Mutation(X, b"3"))
-    before(world, locks, lambda: dies(world))
-    assert prepare_alone(world, t, patient=True) == []
-    assert isinstance(t.failure, DeadlineError)
-    assert t.failure.facts["holder"] == world.holder(X)
-
-
 def test_a_plan_without_counts_is_left_to_people() -> None:
     """As after a conversion that came too early: nobody can know which locks it has."""
     world = fenced_world(replace(POLICY, deadline_ms=500))
@@ -461,25 +444,13 @@ def test_a_block_keeps_the_lock_of_its_first_read_of_a_row(world: World) -> None
 OTHERS = b"transaction.1700000000000." + b"0" * 32
 
 
-def far_world() -> World:
-    """A fenced database whose clients are far from their store."""
-    world = World(protocol="fenced")
-    world.faults.features |= {"remote_calls"}
-    return world
-
-
 def test_many_rows_are_told_while_others_keep_coming(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("txn.client.finisher.COMPLETE_WITHIN_S", 60)
     monkeypatch.setattr("txn.client.finisher.COMPLETED_AT_ONCE", 2)
-    world = far_world()
+    world = World(protocol="fenced")
+    world.faults.features |= {"remote_calls"}
     for value in (b"1", b"2", b"3"):
         world.engine.commit([Mutation(X, value), Mutation(Y, value)], ack="decided")
         assert poll(lambda: not world.holder(X) and not world.holder(Y), 60_000)
     assert poll(lambda: world.statuses().count(Status.COMPLETE) == 2, 60_000)
     world.engine.flush()
-
-
-def test_a_row_far_away_is_told_within_a_moment() -> None:
-    world = far_world()
-    world.engine.commit([Mutation(X, b"1"), Mutation(Y, b"1")])
-    assert poll(lambda: world.statuses() == [Status.COMPLETE], 60_000)

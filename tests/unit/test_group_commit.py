@@ -263,31 +263,6 @@ def test_a_batch_has_an_end(
     assert [[len(w.lock_cells) for w in batch] for batch in gate.batches] == keys
 
 
-def test_who_has_nothing_in_line_begins_no_batch_of_others(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Its own commit may be done with long before that one is."""
-    world, leaders = World(), list[str]()
-    mine = ThreadPoolExecutor(1, thread_name_prefix="mine")
-    with a_batch_under_way(world.engine) as (gate, pool), mine:
-        run = gate.group_commit._run
-
-        def noted(batch: Sequence[PendingCommit]) -> None:
-            leaders.append(threading.current_thread().name)
-            run(batch)
-
-        gate.group_commit._run = noted
-        pair = [pool.submit(commit, world.engine, put(name)) for name in ("second", "third")]
-        until(lambda: gate.in_line() == 2)
-        world.clock.advance(50)
-        until(lambda: len(leaders) == 1)  # one of them leads, and the other one waits
-        last = mine.submit(commit, world.engine, put("fourth"))
-        until(lambda: gate.in_line() == 1)
-        world.clock.advance(50)
-        until(lambda: len(leaders) == 2)
-        gate.go.set()
-        assert all(each.result(PATIENCE_S).complete for each in (*pair, last))
-    assert leaders[1].startswith("mine")
-
-
 def test_who_lingers_waits_for_company_and_goes_as_soon_as_somebody_has_to_lead() -> None:
     world = World(policy=Policy(linger_ms=60_000, deadline_ms=120_000))
     gate = Gate(world.engine)
@@ -584,22 +559,6 @@ def test_a_watch_may_commit(world: World) -> None:
     )
     engine.commit([Mutation(X, b"1")])
     assert told and (world.value(X), world.value(Y)) == (b"1", b"1")
-
-
-def test_a_watch_in_a_thread_of_the_engine_may_wait_for_a_future(
-    world: World, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    told: list[Event] = []
-
-    def on_event(event: Event) -> None:
-        if isinstance(event, Phase) and not told:
-            told.append(event)
-            assert engine.submit(put("inner")).result(PATIENCE_S).complete
-
-    engine = Engine(world.store, table=TABLE, on_event=on_event, policy=POLICY)
-    assert engine.submit(put("outer")).result(PATIENCE_S).complete
-    assert told and world.value(key("inner")) == b"1"
-    engine.close()
 
 
 @pytest.mark.parametrize("way", ["commit", "submit"])

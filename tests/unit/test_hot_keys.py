@@ -99,16 +99,6 @@ def test_who_waits_in_a_line_that_moves_on_keeps_a_place(rounds: int, got: list[
     assert lines._queues == {}
 
 
-def test_a_thread_does_not_wait_for_itself() -> None:
-    lines = HotKeyQueues()
-    mine = had(lines, X)
-    other = had(lines, X)
-    assert other.locks == set()
-    mine.end()
-    other.end()
-    assert lines._queues == {}
-
-
 def test_a_read_that_outlives_its_block_takes_no_place() -> None:
     lines, ticket = HotKeyQueues(), HotKeyTicket()
     ticket.end()

@@ -20,6 +20,7 @@ from txn.errors import (
 from txn.model import Delete, Key, Mutation
 from txn.policy import Policy
 from txn.protocol.statuses import Status
+from txn.request import Committed
 from txn.testing.counting import CountingStore
 from txn.testing.faulty import FaultyStore
 
@@ -213,40 +214,17 @@ def test_a_key_that_a_scan_did_not_find_is_written_only_where_it_is_still_missin
     assert world.value(Y) == b"2"
 
 
-def test_a_lock_in_a_scanned_range_is_waited_for() -> None:
-    world = given(x=b"1")
-    holder = stopped_at(world, Status.LOCKED, key=Y)
-    engine = world.client(seed=2)
-    with pytest.raises(ConflictError, match="is locked") as caught, engine.transaction() as t:
-        assert len(t.scan()) == 1
-        t.put(Z, b"1")
-    assert (caught.value.key, caught.value.holder) == (Y, holder)
-    world.clock.advance(world.policy.lock_ttl_ms)
-    with engine.transaction() as t:
-        assert len(t.scan()) == 1
-        t.put(Z, b"1")
-    assert world.value(Z) == b"1"
-    assert world.holder(Y) == b""
-
-
 def test_with_a_token_what_came_may_be_its_own() -> None:
     """The first commit added a row to the range that it scanned, and its answer was lost."""
     world = given(x=b"1")
 
-    def block() -> OptimisticTransaction:
+    def add() -> Committed | None:
         with world.client(seed=len(world.rows()) + 10).transaction(once="job") as t:
-            found = t.scan(stop="z")
-            if len(world.rows()) == 1:
-                other(world) if False else None
-            t.put(Key(f"y{len(found)}", "d", "x"), b"1")
-        return t
+            t.put(Key(f"y{len(t.scan(stop='z'))}", "d", "x"), b"1")
+        return t.result
 
-    first = block().result
-    again = block().result
-    assert first is not None
-    assert again is not None
-    assert again.repeated
-    assert again.transaction == first.transaction
+    first, again = add(), add()
+    assert first and again and again.repeated and again.transaction == first.transaction
     assert len(list(world.engine.scan())) == 2
 
 
@@ -330,14 +308,9 @@ def test_run_returns_what_the_function_returned() -> None:
     ],
 )
 def test_run_repeats_nothing_else(work: Work, error: type[Exception]) -> None:
-    tries: list[None] = []
-
-    def counting(t: OptimisticTransaction) -> None:
-        tries.append(None)
-        work(t)
-
+    tries: list[OptimisticTransaction] = []
     with pytest.raises(error):
-        World().engine.run(counting)
+        World().engine.run(lambda t: (tries.append(t), work(t)))
     assert len(tries) == 1
 
 
@@ -349,21 +322,21 @@ def always_overtaken(world: World) -> Work:
     return work
 
 
-def test_run_gives_up_after_its_attempts() -> None:
+@pytest.mark.parametrize(
+    ("given", "error", "message"),
+    [
+        ({"attempts": 3}, ConflictError, "has changed"),
+        ({"deadline_ms": 200}, DeadlineError, "deadline passed between attempts"),
+    ],
+)
+def test_run_gives_up_after_its_attempts_or_at_its_deadline(
+    given: dict[str, int], error: type[Exception], message: str
+) -> None:
     world = World()
-    rows = len(world.rows())
-    with pytest.raises(ConflictError, match="has changed"):
-        world.engine.run(always_overtaken(world), attempts=3)
-    assert len(world.rows()) - rows >= 3
-
-
-def test_run_gives_up_at_its_deadline() -> None:
-    world = World()
-    began = world.clock.monotonic_ms()
-    with pytest.raises(DeadlineError, match="deadline passed between attempts") as caught:
-        world.engine.run(always_overtaken(world), deadline_ms=200)
-    assert isinstance(caught.value.__cause__, ConflictError)
-    assert world.clock.monotonic_ms() - began <= 200
+    with pytest.raises(error, match=message):
+        world.engine.run(always_overtaken(world), **given)
+    assert world.clock.monotonic_ms() <= 200
+    assert len(world.rows()) >= 3
 
 
 def test_the_deadline_of_a_run_bounds_its_commit() -> None:

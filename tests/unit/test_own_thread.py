@@ -17,7 +17,6 @@ from txn import Engine, InvalidRequestError, Key, Mutation, connect
 from txn.client import group_commit, local
 from txn.client.local import LocalBackend
 from txn.events import BatchStarted, Event
-from txn.tables.kv import lmdb, memory
 
 pytestmark = pytest.mark.fast
 
@@ -128,19 +127,6 @@ def test_a_signal_handler_commits_or_is_told_why_not(engine: Engine, key: Key) -
         found.add(type(handler.result))
         at += 1
     assert len(found) == 3
-
-
-def test_a_handler_that_is_refused_leaves_the_transaction_around_it(
-    engine: Engine, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """Its `atomically` took the writer from the one around it, which was then refused as well."""
-    monkeypatch.setitem(globals(), "FILES", {lmdb.__file__, memory.__file__})
-    handler, at = Handler(0, lambda: None), 0
-    while handler.left <= 0:
-        at += 1
-        handler = Handler(at, lambda: engine.commit([Mutation(Y, b"1")]))
-        with handler:
-            assert engine.commit([Mutation(X, b"%d" % at)]).complete
 
 
 def read(engine: Engine, key: Key) -> bytes | None:

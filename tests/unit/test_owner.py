@@ -12,11 +12,9 @@ import pytest
 
 from txn import connect
 from txn.errors import InvalidRequestError
-from txn.host.owner import MAX_NAME, name_owner
+from txn.host.owner import name_owner
 from txn.model import Key, Mutation
-from txn.protocol.codec import MAX_OWNER, decode_buffer, encode_buffer
 from txn.protocol.row import read_rows
-from txn.request import Request
 
 X = Key("r", "d", "x", "t")
 HERE = f"[{os.getpid()}]@{os.uname().nodename}"
@@ -75,11 +73,3 @@ def test_a_name_that_cannot_be_shown_is_refused(name: Any) -> None:
     for uri in ("memory://", "txn://127.0.0.1:1"):
         with pytest.raises(InvalidRequestError, match="name must be "):
             connect(uri, name=name)
-
-
-def test_the_longest_owner_is_stored(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(sys, "argv", ["\udcff" * 300])
-    monkeypatch.setattr(sys.modules["__main__"], "__spec__", None)
-    owner = name_owner("\udcff" * MAX_NAME)
-    assert 6 * MAX_NAME < len(owner) <= MAX_OWNER
-    assert decode_buffer(encode_buffer(Request(()), 1, owner)).owner == owner

@@ -363,19 +363,6 @@ def test_an_abort_releases_the_locks_of_a_row_that_a_crash_has_undone() -> None:
     assert (world.rows(), world.holder(X), world.holder(Y)) == ([], b"", b"")
 
 
-def test_an_owner_that_was_stopped_for_long_does_not_poison_its_absent_row() -> None:
-    world = World(replace(POLICY, attempts=1))
-
-    def undo() -> None:
-        lose_steps(world, world.holder(X), None)
-        world.clock.advance(WRITTEN_WITHIN_MS + 1)
-
-    before(world, steps_to(Status.ASSERTED), undo)
-    with pytest.raises(CommitOutcomeUnknown):
-        world.engine.commit([Mutation(X, b"1")])
-    assert world.rows() == []
-
-
 def test_an_owner_that_cannot_poison_its_absent_row_knows_nothing(impatient: World) -> None:
     def undo() -> None:
         lose_steps(impatient, impatient.holder(X), None)
@@ -432,15 +419,6 @@ def test_a_local_commit_that_was_lost_and_poisoned_did_not_take_effect(
     assert world.value(X) is None
 
 
-def test_a_row_without_a_buffer_is_poison_and_one_with_junk_is_not(orphan: Orphan) -> None:
-    assert poison_row(orphan.engine.context, orphan.row_key)
-    orphan.require_poisoned()
-    buffer = column(b"txn", orphan.row_key, b"buffer")
-    orphan.store.write([Edit(buffer, b"junk", orphan.clock.wall_ms() + 1)])
-    assert not orphan.row.is_poisoned
-    assert orphan.engine.outcome(orphan.row_key) is Outcome.ABORTED
-
-
 def test_fsck_frees_the_lock_of_an_absent_row_once_its_grace_is_over(
     orphan: Orphan,
 ) -> None:
@@ -493,17 +471,3 @@ def test_a_part_that_was_poisoned_fails_with_its_transaction(protocol: ProtocolN
         client.write(parent, 0, 0, [Mutation(X, b"1")])
     assert world.holder(X) == b""
     assert world.value(X) is None
-
-
-def test_a_lock_of_another_database_is_never_poisoned() -> None:
-    """The row of its holder is in another transaction table, where it may have decided."""
-    world = World(database=None)
-    theirs = b"transaction.1700000000000." + b"0" * 32 + b"@others"
-    world.store.check_and_put([Check(X.lock, b"", ((X.lock, theirs),))])
-    resolver = Resolver(world.engine.context)
-    for _ in range(3):
-        cell = world.cell(X.lock)
-        assert cell is not None
-        assert resolver.resolve({theirs: {X.lock: cell}}) == set()
-        world.clock.advance(10 * TTL_MS)
-    assert (world.holder(X), world.rows()) == (theirs, [])

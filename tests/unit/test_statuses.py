@@ -194,16 +194,6 @@ def test_a_holder_whose_row_goes_bad_as_it_is_ended_is_in_the_way(status: Status
     assert world.holder(X) == holder
 
 
-def test_a_holder_that_had_gone_bad_before_is_named_with_the_cause() -> None:
-    world = World()
-    holder = stopped_at(world, Status.ASSERTED)
-    spoil(world, holder)
-    results = world.client(seed=2).commit_many(REQUESTS)
-    assert isinstance(results[0], ConflictError | DeadlineError)
-    assert "9-NEW" in str(results[0]) and results[0].facts["holder"] == holder
-    assert isinstance(results[1], Committed)
-
-
 @pytest.mark.parametrize("status", [Status.LOCKED, Status.ASSERTED])
 def test_fsck_leaves_a_row_that_goes_bad_as_it_is_ended(status: Status) -> None:
     world = World()

@@ -18,8 +18,6 @@ from txn import (
     ConflictError,
     DeadlineError,
     Engine,
-    Exact,
-    InvalidRequestError,
     Key,
     Mutation,
     Not,
@@ -90,15 +88,6 @@ def test_a_policy_says_it_for_all_that_do_not(protocol: ProtocolName) -> None:
     assert locks_taken(world, lambda e: e.commit(PUT_Y, [Some(X)], validate=False)) == {X, Y}
     many = [Request(tuple(PUT_Y), (Some(X),), validate=False), (PUT_Z, [Some(X)])]
     assert locks_taken(world, lambda e: e.commit_many(many, validate=True)) == {X, Y, Z}
-
-
-def test_what_is_no_choice_is_refused() -> None:
-    world = World()
-    with pytest.raises(InvalidRequestError, match="assertions is none of 'locked', 'validated'"):
-        Policy(assertions="checked")  # type: ignore[arg-type]
-    with pytest.raises(InvalidRequestError, match="validate must be True, False or None"):
-        world.engine.commit(PUT_X, validate="yes")  # type: ignore[arg-type]
-    assert not world.rows()
 
 
 def die_holding(world: World, key: Key, asserted: Sequence[Assertion] = ()) -> bytes:
@@ -238,20 +227,6 @@ def test_a_read_that_takes_too_long_is_past_the_deadline(protocol: ProtocolName)
     with pytest.raises(DeadlineError, match="before the decision"):
         commit_beside(world, partial(world.clock.advance, 60_000))
     assert world.value(Y) is None
-
-
-def test_requests_of_one_call_that_validate_the_same_key_need_no_order() -> None:
-    world = World()
-    world.engine.commit(PUT_X)
-    writes = ([Mutation(X, b"2")], [])
-    asserting = [
-        ([Mutation(Key(f"row-{n}", "d", "x", TABLE), b"1")], [Exact(X, b"1")]) for n in range(3)
-    ]
-    after = ([Mutation(Z, b"1")], [Exact(X, b"2")])
-    taken = locks_taken(world, lambda e: e.commit_many(asserting, validate=True))
-    assert not taken
-    done = world.engine.commit_many([*asserting, writes, after], validate=True)
-    assert all(isinstance(each, Committed) for each in done)
 
 
 @both_protocols

@@ -26,11 +26,9 @@ from txn.errors import (
     ConflictError,
     DeadlineError,
     NotApplied,
-    StoreClosedError,
     StoreError,
 )
 from txn.model import Cell, Check, Edit, Key, Mutation
-from txn.protocol import locks
 from txn.protocol.context import call_store
 from txn.protocol.locks import Contention
 from txn.protocol.prepare import write_rows
@@ -159,15 +157,6 @@ def test_a_key_is_in_demand_for_a_while_only() -> None:
     assert seen == []
 
 
-def test_what_is_remembered_is_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(locks, "REMEMBERED", 1)
-    world = World()
-    hot = in_demand(world, X, Y)
-    t = world.begun(Mutation(X, b"3"), Mutation(Y, b"3"))
-    hot.wait_for_hot_keys([t])
-    assert hot.list_hot_keys(t.keys) == [Y]
-
-
 def test_keys_in_demand_are_asked_for_first_and_alone() -> None:
     """Whoever loses the race for one has then kept nobody from its other keys."""
     world = World()
@@ -197,17 +186,6 @@ def test_who_leaves_releases_what_it_may_hold_and_no_more() -> None:
     ]
     assert freed == [X.lock]
     assert world.holder(X) == b""
-
-
-def test_a_closed_store_is_not_asked_again() -> None:
-    world = World()
-    store = open_store("memory://")
-    store.close()
-    began = world.clock.monotonic_ms()
-    with pytest.raises(StoreClosedError):
-        call_store(world.engine.context, lambda: store.read([X]))
-    assert world.clock.monotonic_ms() == began
-    assert issubclass(StoreClosedError, StoreError)
 
 
 READS: dict[str, Callable[[Engine], object]] = {

@@ -15,7 +15,7 @@ from txn.events import Event, silent
 from txn.model import Cell, Check, Edit, Family, Key, Mutation, Row
 from txn.policy import Policy
 from txn.protocol.locks import holder_of
-from txn.protocol.row import TransactionRow, column, decode_row, is_row_key, status_key
+from txn.protocol.row import TransactionRow, decode_row, is_row_key
 from txn.protocol.statuses import ProtocolName, Status
 from txn.protocol.transaction import PendingCommit, begin_commit
 from txn.request import bind_request
@@ -195,14 +195,6 @@ def list_values(item: object) -> list[bytes | None]:
     if isinstance(item, Check):
         return [*(value for _, value in item.puts), *(edit.value for edit in item.edits)]
     return [item.value] if isinstance(item, Edit) else []
-
-
-def step_past_put(world: World, row_key: bytes) -> None:
-    """Step from 2-ASSERTED to 4-CLEANING, as clients do of versions that left out 3-PUT."""
-    status = status_key(b"txn", row_key)
-    began = column(b"txn", row_key, b"at." + Status.CLEANING.value)
-    puts = ((began, b""), (status, Status.CLEANING.value))
-    world.store.check_and_put([Check(status, Status.ASSERTED.value, puts)])
 
 
 DOWN = Fault(frozenset(), Reply.NOT_APPLIED)
