@@ -24,6 +24,7 @@ from tests.unit.worlds import (
     Y,
     Z,
     before,
+    list_stored,
     record_calls,
     stopped_at,
 )
@@ -104,15 +105,6 @@ def left(world: World, status: Status, key: Key = X) -> bytes:
     return holder
 
 
-def stored(world: World) -> dict[bytes, bytes | None]:
-    """Return all that is kept, byte for byte."""
-    ordered = world.store._ordered  # type: ignore[attr-defined]
-    found: dict[bytes, bytes | None] = ordered.read(
-        lambda reader: {key: reader.get(key) for key in reader.keys(b"", b"\xff" * 8)}
-    )
-    return found
-
-
 def in_a_block(engine: Engine) -> None:
     with engine.transaction() as t:
         assert len(list(t.scan(stop="y"))) == 1
@@ -153,8 +145,10 @@ def test_both_brackets_leave_the_same_rows(name: str) -> None:
         world.engine.commit([Mutation(X, b"1"), Mutation(Y, b"1")])
         world.clock.advance(5)
         WORKS[name](world.engine)
-        assert b"at.1-LOCKED" in {cell for key in stored(world) for cell in key.split(b"\0")}
-        found.append(stored(world))
+        assert b"at.1-LOCKED" in {
+            cell for key in list_stored(world.store) for cell in key.split(b"\0")
+        }
+        found.append(list_stored(world.store))
     assert found[0] == found[1]
 
 

@@ -97,8 +97,7 @@ class World:
 
     def keys_kept(self) -> int:
         """How many cells the store keeps, delete markers among them."""
-        ordered = self.store._ordered  # type: ignore[attr-defined]
-        return ordered.read(lambda reader: sum(1 for _ in reader.keys(b"", b"\xff" * 8)))
+        return len(list_stored(self.store))
 
     def rows(self) -> list[TransactionRow]:
         return [decode_row(row) for row in self.store.scan(b"txn") if is_row_key(row.row)]
@@ -110,6 +109,15 @@ class World:
         """An attempt that nothing was written of yet."""
         context = self.engine.context
         return begin_commit(context, bind_request(mutations, table=TABLE), self.policy.deadline_ms)
+
+
+def list_stored(store: Store) -> dict[bytes, bytes]:
+    """Return all that a memory store keeps, byte for byte."""
+    inner: Any = getattr(store, "_inner", store)
+    found: dict[bytes, bytes] = inner._ordered.read(
+        lambda reader: {key: reader.get(key) for key in reader.keys(b"", b"\xff" * 8)}
+    )
+    return found
 
 
 class BreakingOff:
