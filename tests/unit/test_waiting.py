@@ -15,7 +15,19 @@ import pytest
 
 from tests.unit.fake_gateway import fake_gateway
 from tests.unit.fake_region_server import Silence, fake_region_server
-from tests.unit.worlds import POLICY, World, X, Y, stopped_at
+from tests.unit.worlds import (
+    DOWN,
+    LOST,
+    POLICY,
+    World,
+    X,
+    Y,
+    always,
+    before,
+    list_values,
+    record_calls,
+    stopped_at,
+)
 from txn import clock as clock_module
 from txn.assertions import Exact, Version, is_outdated
 from txn.client.engine import Engine
@@ -48,24 +60,6 @@ def locked(world: World, key: Key, holder: bytes = OTHER) -> None:
     assert world.store.check_and_put([Check(key.lock, b"", ((key.lock, holder),))]) == [True]
 
 
-def calls(world: World) -> list[Call]:
-    """The calls of the world's faulty client from here on."""
-    seen: list[Call] = []
-
-    def record(call: Call) -> Fault:
-        seen.append(call)
-        return Fault()
-
-    world.faults.plan = record
-    return seen
-
-
-def version(world: World, key: Key) -> int:
-    cell = world.cell(key)
-    assert cell is not None
-    return cell.timestamp
-
-
 @pytest.mark.parametrize(
     ("assertion", "cell", "expected"),
     [
@@ -87,11 +81,11 @@ def test_only_a_greater_version_can_never_hold_again(
 @pytest.mark.parametrize("status", [Status.PUT, Status.CLEANING])
 def test_an_overtaken_version_fails_while_the_key_is_locked(status: Status) -> None:
     world = World()
-    before = world.engine.commit([Mutation(X, b"1")]).timestamp
+    first = world.engine.commit([Mutation(X, b"1")]).timestamp
     holder = stopped_at(world, status)
     other, began = world.client(seed=2), world.clock.monotonic_ms()
     with pytest.raises(AssertionFailedError, match="Version"):
-        other.commit([Mutation(X, b"3")], [Version(X, before)])
+        other.commit([Mutation(X, b"3")], [Version(X, first)])
     assert world.clock.monotonic_ms() == began
     assert world.holder(X) == holder
 
@@ -118,42 +112,27 @@ def in_demand(world: World, *keys: Key) -> Contention:
     return hot
 
 
-def test_whoever_waits_for_a_key_in_demand_has_written_nothing() -> None:
+def test_who_waits_for_a_key_in_demand_has_written_nothing_and_goes_in_at_last() -> None:
     world = World()
-    hot = in_demand(world, X)
+    hot, t = in_demand(world, X), world.begun(Mutation(X, b"3"), Mutation(Y, b"3"))
     locked(world, X)
-    seen = calls(world)
-    t = world.begun(Mutation(X, b"3"), Mutation(Y, b"3"))
+    seen, began = record_calls(world), world.clock.monotonic_ms()
     hot.wait_for_hot_keys([t])
     assert hot.list_hot_keys(t.keys) == [X]
     assert t.failure is None
-    assert {call.method for call in seen} == {"read"}
+    assert {call.method for call in seen} == {"read"} and 2 < len(seen) < 20
+    assert world.clock.monotonic_ms() - began < POLICY.deadline_ms
+    world.clock.advance(10_000)  # a key is in demand for a while only
+    seen = record_calls(world)
+    hot.wait_for_hot_keys([t])
+    assert seen == []
 
 
 def test_a_client_of_one_attempt_waits_for_nobody() -> None:
     world = World(replace(POLICY, attempts=1))
     locked(world, X)
-    seen = calls(world)
+    seen = record_calls(world)
     in_demand(world, X).wait_for_hot_keys([world.begun(Mutation(X, b"3"))])
-    assert seen == []
-
-
-def test_waiting_outside_ends_for_those_who_never_let_go() -> None:
-    world = World()
-    locked(world, X)
-    seen = calls(world)
-    began = world.clock.monotonic_ms()
-    in_demand(world, X).wait_for_hot_keys([world.begun(Mutation(X, b"3"))])
-    assert 2 < len(seen) < 20
-    assert world.clock.monotonic_ms() - began < POLICY.deadline_ms
-
-
-def test_a_key_is_in_demand_for_a_while_only() -> None:
-    world = World()
-    hot = in_demand(world, X)
-    world.clock.advance(10_000)
-    seen = calls(world)
-    hot.wait_for_hot_keys([world.begun(Mutation(X, b"3"))])
     assert seen == []
 
 
@@ -164,7 +143,7 @@ def test_keys_in_demand_are_asked_for_first_and_alone() -> None:
     hot = in_demand(world, Y)
     write_rows(world.engine.context, [t])
     locked(world, Y)
-    seen = calls(world)
+    seen = record_calls(world)
     assert lock_at_once(world.engine.context, [t], hot) == []
     assert isinstance(t.failure, ConflictError)
     asked = [item.key for call in seen for item in call.items if isinstance(item, Check)]
@@ -175,16 +154,11 @@ def test_who_leaves_releases_what_it_may_hold_and_no_more() -> None:
     """A refused lock is somebody else's; under contention each needless request delays them."""
     world = World(replace(POLICY, attempts=1))
     stopped_at(world, Status.LOCKED, key=Y)
-    seen = calls(world)
+    seen = record_calls(world)
     with pytest.raises(ConflictError):
         world.engine.commit([Mutation(X, b"3"), Mutation(Y, b"3")])
-    freed = [
-        item.key
-        for call in seen
-        for item in call.items
-        if isinstance(item, Check) and item.puts == ((item.key, b""),)
-    ]
-    assert freed == [X.lock]
+    checks = [item for call in seen for item in call.items if isinstance(item, Check)]
+    assert [each.key for each in checks if each.puts == ((each.key, b""),)] == [X.lock]
     assert world.holder(X) == b""
 
 
@@ -202,11 +176,11 @@ WRITES: dict[str, Callable[[Engine], object]] = {
 }
 
 
-@pytest.mark.parametrize("reply", [Reply.NOT_APPLIED, Reply.MAYBE_APPLIED])
+@pytest.mark.parametrize("fault", [DOWN, LOST])
 @pytest.mark.parametrize("call", [*READS.values(), *WRITES.values()], ids=[*READS, *WRITES])
 @pytest.mark.parametrize("protocol", get_args(ProtocolName))
 def test_from_whichever_call_a_store_is_down_all_ends_in_time_and_is_denied(
-    protocol: ProtocolName, call: Callable[[Engine], object], reply: Reply
+    protocol: ProtocolName, call: Callable[[Engine], object], fault: Fault
 ) -> None:
     """Only where a decision may have been sent is it asked for longer."""
     for last in range(20):
@@ -214,17 +188,14 @@ def test_from_whichever_call_a_store_is_down_all_ends_in_time_and_is_denied(
         world.faults.features |= {"remote_calls"}
         first, began_ms = world.faults.calls + last, world.clock.monotonic_ms()
 
-        def plan(call: Call, first: int = first) -> Fault:
-            return Fault(frozenset(), reply) if call.number > first else Fault()
-
-        world.faults.plan = plan
+        always(world, lambda call, first=first: call.number > first, fault)
         try:
             call(world.engine)
         except (NotApplied, DeadlineError):
             assert world.clock.monotonic_ms() - began_ms <= 510
             assert world.store.read([X])[X] is None
         except CommitOutcomeUnknown:
-            assert reply is Reply.MAYBE_APPLIED
+            assert fault is LOST
 
 
 @pytest.mark.parametrize("keys", [(X,), (X, Y)])
@@ -235,18 +206,15 @@ def test_a_decision_that_may_have_been_sent_is_looked_for_after_its_deadline(
     world = World(replace(POLICY, store_patience_ms=15_000, deadline_ms=30_000), protocol)
     world.engine.commit([Mutation(key, b"1") for key in keys])
     back_ms = world.clock.monotonic_ms() + 2_000
-    sent: list[Call] = []
 
-    def plan(call: Call) -> Fault:
-        texts = [edit.value for c in call.items if isinstance(c, Check) for edit in c.edits]
-        texts += [value for c in call.items if isinstance(c, Check) for _, value in c.puts]
-        if not sent and (b"2-ASSERTED" in texts or (len(keys) == 1 and b"2" in texts)):
-            sent.append(call)
-            return Fault(reply=Reply.MAYBE_APPLIED)
-        is_down = bool(sent) and world.clock.monotonic_ms() < back_ms
-        return Fault(frozenset(), Reply.NOT_APPLIED) if is_down else Fault()
+    def decides(call: Call) -> bool:
+        values = [value for item in call.items for value in list_values(item)]
+        return b"2-ASSERTED" in values or (len(keys) == 1 and b"2" in values)
 
-    world.faults.plan = plan
+    def go_down() -> None:
+        always(world, lambda call: world.clock.monotonic_ms() < back_ms, DOWN)
+
+    before(world, decides, go_down, Fault(reply=Reply.MAYBE_APPLIED))
     assert world.engine.commit([Mutation(key, b"2") for key in keys], deadline_ms=500)
     assert [world.value(key) for key in keys] == [b"2"] * len(keys)
 
@@ -257,8 +225,7 @@ def test_a_failing_store_is_asked_no_longer_than_the_commit_has_time(
     protocol: ProtocolName, failing: str
 ) -> None:
     world = World(replace(POLICY, store_patience_ms=15_000, deadline_ms=30_000), protocol)
-    down = Fault(applied=frozenset(), reply=Reply.NOT_APPLIED)
-    world.faults.plan = lambda call: down if call.method == failing else Fault()
+    always(world, lambda call: call.method == failing, DOWN)
     for budget_ms in (1_000, 0):
         began_ms = world.clock.monotonic_ms()
         with pytest.raises((NotApplied, DeadlineError)):
