@@ -15,6 +15,7 @@ from typing import Any
 import lmdb
 import pytest
 
+from tests.unit.test_tables_gone import BOTH, NEAR, Tables
 from tests.unit.worlds import (
     LOST,
     POLICY,
@@ -44,6 +45,7 @@ from txn import (
     connect,
 )
 from txn.clock import Clock, ManualClock, _find_boot
+from txn.errors import TableUnavailable
 from txn.model import Edit, Family
 from txn.protocol import commit as commit_module
 from txn.protocol import six_phase as six_phase_module
@@ -277,6 +279,17 @@ def test_a_row_that_is_absent_after_a_long_time_tells_nothing(world: World) -> N
     before(world, is_local, lambda: before(world, lambda call: True, pause, times=99), LOST)
     with pytest.raises(CommitOutcomeUnknown):
         world.engine.commit([Mutation(X, b"2")])
+
+
+def test_where_a_table_is_gone_the_others_go_on() -> None:
+    tables = Tables()
+    tables.faults.features |= {"atomic"}
+    tables.engine.commit(BOTH)
+    tables.disable()
+    results = tables.engine.commit_many([(BOTH, []), ([Mutation(Z, b"2")], [])])
+    assert isinstance(results[0].__cause__, TableUnavailable)  # type: ignore[union-attr]
+    assert isinstance(results[1], Committed)
+    assert (tables.value(NEAR), tables.value(Z), tables.holder(NEAR)) == (b"1", b"2", b"")
 
 
 @pytest.fixture

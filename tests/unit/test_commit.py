@@ -43,7 +43,7 @@ from txn.model import Cell, Check, Delete, Edit, Family, Key, Mutation
 from txn.protocol.clocks import FUTURE_MS
 from txn.protocol.codec import Plan, encode_plan
 from txn.protocol.commit import WRITTEN_WITHIN_MS
-from txn.protocol.recovery import roll_back, roll_forward
+from txn.protocol.recovery import roll_back
 from txn.protocol.row import FAMILY, column, read_rows, status_key
 from txn.protocol.statuses import Status
 from txn.protocol.transaction import load_transaction
@@ -267,15 +267,6 @@ def test_an_aborting_holder_is_released_after_a_moment(world: World) -> None:
     assert POLICY.courtesy_ms <= world.clock.monotonic_ms() - began < POLICY.lock_ttl_ms
 
 
-def test_a_late_lock_of_a_finished_transaction_is_freed(world: World) -> None:
-    holder = ghost(world, Status.COMPLETE)
-    began = world.clock.monotonic_ms()
-    world.client(seed=2).commit([Mutation(X, b"3")])
-    assert world.clock.monotonic_ms() == began
-    (helped,) = [event for event in world.events if isinstance(event, Helped)]
-    assert helped == Helped(holder, "freed")
-
-
 @pytest.mark.parametrize("name", [b"buffer", b"status"])
 def test_debris_holds_nothing(world: World, name: bytes) -> None:
     """A row without status, or without buffer, is what is left of a deleted one."""
@@ -309,26 +300,6 @@ def test_a_slow_attempt_aborts_at_its_deadline(world: World, early: bool) -> Non
     assert world.value(X) is None and world.holder(X) == b""
 
 
-def test_a_helper_that_is_overtaken_cleans_up_what_it_put(world: World) -> None:
-    """Its put brings the tags back after somebody else has finished the transaction."""
-    holder = stopped_at(world, Status.ASSERTED)
-    is_outdated: list[Call] = []
-
-    def finish_first(call: Call) -> Fault:
-        if call.method == "write" and not is_outdated:
-            is_outdated.append(call)
-            other = world.client(seed=3).context
-            roll_forward(other, [load_transaction(other, read_rows(other, [holder])[holder])])
-        return Fault()
-
-    helper = world.client(world.faults, seed=2).context
-    world.faults.plan = finish_first
-    roll_forward(helper, [load_transaction(helper, read_rows(helper, [holder])[holder])])
-    assert is_outdated
-    assert world.value(X.tag) == b""
-    assert world.holder(X) == b""
-
-
 @pytest.mark.parametrize(
     "fault",
     [Fault(reply=Reply.MAYBE_APPLIED), LOST, DOWN, Fault(twice=True)],
@@ -348,20 +319,6 @@ def test_each_call_may_fail_once(fault: Fault) -> None:
     assert (world.value(X), world.value(Y)) == (b"1", b"1")
     assert world.holder(X) == world.holder(Y) == b""
     assert world.statuses() == [Status.COMPLETE]
-
-
-def test_a_row_whose_write_took_long_is_given_up_for_another() -> None:
-    """It may have been aborted and deleted meanwhile, and be released by who has seen that."""
-    world = World(policy=replace(POLICY, deadline_ms=2 * WRITTEN_WITHIN_MS))
-    before(
-        world,
-        lambda call: call.method == "check_and_put",
-        lambda: world.clock.advance(WRITTEN_WITHIN_MS + 1),
-    )
-    done = world.engine.commit([Mutation(X, b"1")])
-    ended = {row.status: row.row_key for row in world.rows()}
-    assert ended.keys() == {Status.ABORTED, Status.COMPLETE}
-    assert done.transaction == ended[Status.COMPLETE]
 
 
 @pytest.mark.parametrize("status", [Status.WRITTEN, Status.LOCKED])

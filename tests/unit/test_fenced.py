@@ -178,17 +178,6 @@ def test_a_version_that_was_overtaken_before_its_lock_fails(impatient: World) ->
     assert (impatient.value(X), impatient.holder(X)) == (b"1", FREE)
 
 
-def test_a_commit_lies_above_what_it_reads_again(impatient: World) -> None:
-
-    def come_between() -> None:
-        clock = ManualClock(impatient.clock.wall_ms() + 5000)
-        Engine(impatient.store, table=TABLE, clock=clock, rng=Random(9)).commit([Mutation(X, b"1")])
-
-    before(impatient, locks, come_between)
-    assert impatient.engine.commit([Mutation(X, b"2")]).timestamp > impatient.clock.wall_ms() + 5000
-    assert impatient.value(X) == b"2"
-
-
 def test_a_living_holder_is_waited_for_with_nothing_written(world: World) -> None:
     row_key = dies(world)
     began_ms = world.clock.monotonic_ms()
@@ -332,16 +321,6 @@ def test_a_cell_of_the_far_future_is_refused(world: World) -> None:
     with pytest.raises(AbortedError, match=r"future.*key=.*'x'"):
         world.engine.commit([Mutation(X, b"1")])
     assert len(world.rows()) == 1
-
-
-def test_commits_go_above_what_another_clock_has_left_in_the_future(world: World) -> None:
-    day_ms, began_ms = 24 * 3_600_000, world.clock.monotonic_ms()
-    world.store.write([Edit(X, b"0", world.clock.wall_ms() + day_ms)])
-    first = world.engine.commit([Mutation(X, b"1"), Mutation(Y, b"1")])
-    second = world.engine.commit([Mutation(Y, b"2"), Mutation(Z, b"2")])
-    assert second.timestamp > first.timestamp > world.clock.wall_ms() + day_ms
-    assert (world.value(X), world.value(Y)) == (b"1", b"2")
-    assert world.clock.monotonic_ms() == began_ms
 
 
 def test_a_cell_of_the_near_future_is_waited_for_a_little(world: World) -> None:

@@ -6,7 +6,7 @@ import os
 import threading
 from collections.abc import Callable, Collection, Iterator, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
-from contextlib import contextmanager, suppress
+from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from functools import partial
 from logging import ERROR
@@ -21,13 +21,11 @@ from txn import (
     DeadlineError,
     Delete,
     Engine,
-    Exact,
     Key,
     Mutation,
     Policy,
     Request,
     Some,
-    TxnError,
     Version,
 )
 from txn.client.group_commit import GroupCommit, Item
@@ -35,7 +33,7 @@ from txn.client.local import LocalBackend
 from txn.clock import ManualClock, SystemClock
 from txn.errors import StoreClosedError, StoreError
 from txn.events import BatchStarted, Event, Phase, Queued
-from txn.protocol.statuses import ProtocolName, Status
+from txn.protocol.statuses import Status
 from txn.protocol.transaction import PendingCommit
 from txn.request import Ack
 from txn.service.client import connect_server
@@ -474,19 +472,6 @@ def test_flush_waits_for_futures_and_close_for_all(world: World) -> None:
         world.engine.submit(put("c"))
 
 
-def test_without_a_thread_to_spare_whoever_submits_commits(monkeypatch: pytest.MonkeyPatch) -> None:
-    def refuse(thread: threading.Thread) -> None:
-        raise RuntimeError("can't start new thread")
-
-    world = World()
-    stopped_at(world, Status.LOCKED, X)
-    monkeypatch.setattr("threading.Thread.start", refuse)
-    assert world.engine.submit(put("a")).done()
-    assert world.engine.submit(([Mutation(X, b"2")], [])).done()
-    monkeypatch.undo()
-    assert world.value(X) == b"2"
-
-
 def test_futures_for_which_there_is_no_thread_do_not_wait_for_a_leader_that_failed(
     world: World, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -606,28 +591,3 @@ def test_a_leader_goes_on_as_the_child_that_it_has_become(linger_ms: int) -> Non
     for _ in range(2):
         group_commit.commit([Plain(put("a"), "complete", None)])
         assert not group_commit._in_progress and not group_commit._queue
-
-
-@pytest.mark.parametrize("protocol", ["six-phase", "fenced"])
-def test_threads_and_futures_at_few_keys_lose_nothing(protocol: ProtocolName) -> None:
-    policy, store = Policy(attempts=1_000, deadline_ms=120_000), World(protocol=protocol).store
-    engine = Engine(store, table=TABLE, policy=policy, clock=SystemClock(), protocol=protocol)
-    keys = [key(f"k{i}") for i in range(5)]
-
-    def count(seed: int) -> int:
-        rng, told = Random(seed), 0
-        for _ in range(10):
-            found = engine.read(rng.sample(keys, 2))
-            values = {k: cell.value for k, cell in found.items() if cell}
-            changes = [Mutation(k, b"%d" % (int(value) + 1)) for k, value in values.items()]
-            given = changes, [Exact(k, value) for k, value in values.items()]
-            with suppress(TxnError):
-                done = engine.submit(given) if seed % 2 else engine.commit(*given)
-                told += isinstance(done, Committed) or done.result(PATIENCE_S).complete
-        return told
-
-    engine.commit([Mutation(k, b"0") for k in keys])
-    with ThreadPoolExecutor(6) as pool:
-        told = sum(pool.map(count, range(6)))
-    assert sum(int(cell.value) for cell in engine.read(keys).values() if cell) == 2 * told > 0
-    engine.close()

@@ -26,7 +26,7 @@ from txn import (
     Version,
 )
 from txn.clock import ManualClock
-from txn.events import BatchStarted, Ended, Event, Listener, Phase, StoreCall, silent
+from txn.events import Listener, silent
 from txn.model import Check, Edit, Family
 from txn.protocol import commit as commit_module
 from txn.protocol.recovery import poison
@@ -146,30 +146,6 @@ def test_both_ways_leave_the_same(
 
 
 both_protocols = pytest.mark.parametrize("protocol", ["six-phase", "fenced"])
-
-
-@both_protocols
-def test_a_listener_hears_of_one_write_and_makes_no_other_calls(protocol: ProtocolName) -> None:
-    calls: dict[bool, list[str]] = {}
-    events: list[Event] = []
-    for is_heard in (False, True):
-        engine = open_engine(protocol, listener=events.append if is_heard else silent)
-        store: Any = engine.context.store
-        store = store if isinstance(store, CountingStore) else store._inner  # it is measured
-        engine.commit(PUT)
-        events.clear()
-        store.reset()
-        engine.commit(PUT)
-        calls[is_heard] = [call.method for call in store.trace]
-    assert calls[True] == calls[False] == ["atomically", "read", "write"]
-    assert [e.call for e in events if isinstance(e, StoreCall)] == ["read", "write", "atomically"]
-    phases = [event for event in events if isinstance(event, Phase)]
-    assert [(e.name, e.outcome, e.transactions, e.failed) for e in phases] == [
-        ("decide", "started", 1, 0),
-        ("decide", "done", 1, 0),
-    ]
-    assert phases[0].at_ns <= phases[1].at_ns and phases[1].elapsed_ms
-    assert [type(events[0]), type(events[-1])] == [BatchStarted, Ended]
 
 
 class Jumping(ManualClock):

@@ -5,7 +5,6 @@ from __future__ import annotations
 from contextlib import suppress
 from dataclasses import replace
 from functools import partial
-from typing import Any
 
 import pytest
 
@@ -28,26 +27,21 @@ from tests.unit.worlds import (
     steps_to,
 )
 from txn.assertions import Exact
-from txn.client.parts import PartsClient
 from txn.errors import (
-    AbortedError,
     AssertionFailedError,
     CommitOutcomeUnknown,
     ConflictError,
     MaybeApplied,
-    NotApplied,
 )
 from txn.events import Helped
 from txn.model import Check, Edit, Key, Mutation
 from txn.protocol.context import Context
 from txn.protocol.recovery import NOTHING, POISONED, STUCK_MS, Resolver, poison, roll_back
-from txn.protocol.row import TransactionRow, child_key, column, created_ms, read_rows, status_key
+from txn.protocol.row import TransactionRow, column, created_ms, read_rows, status_key
 from txn.protocol.statuses import PROTOCOLS, ProtocolName, Status
 from txn.protocol.transaction import (
     WRITTEN_WITHIN_MS,
-    PendingCommit,
     Transaction,
-    begin_commit,
     load_transaction,
 )
 from txn.request import Outcome
@@ -392,33 +386,6 @@ def test_an_owner_that_cannot_read_why_it_was_aborted_knows_nothing(impatient: W
         impatient.engine.commit([Mutation(X, b"1"), Mutation(Y, b"1")])
 
 
-def test_a_local_commit_that_was_lost_and_poisoned_did_not_take_effect(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    """Nothing of a local transaction is ever late: poison proves that there was no row."""
-    world = World()
-    world.faults.features |= {"atomic"}
-    rows: list[bytes] = []
-
-    def plan(call: Call) -> Fault:
-        if call.method == "atomically":
-            return Fault(frozenset(), Reply.MAYBE_APPLIED)
-        if call.method == "write" and not call.items:
-            assert poison_row(world.client(seed=3).context, rows[0])
-        return Fault()
-
-    def begin_and_note(*args: Any) -> PendingCommit:
-        t = begin_commit(*args)
-        rows.append(t.row_key)
-        return t
-
-    monkeypatch.setattr("txn.client.local.begin_commit", begin_and_note)
-    world.faults.plan = plan
-    with pytest.raises(NotApplied, match="did not take effect"):
-        world.engine.commit([Mutation(X, b"1")])
-    assert world.value(X) is None
-
-
 def test_fsck_frees_the_lock_of_an_absent_row_once_its_grace_is_over(
     orphan: Orphan,
 ) -> None:
@@ -458,16 +425,3 @@ def test_fsck_keeps_the_lock_of_a_row_that_arrives(orphan: Orphan, early: bool) 
     why = "its holder is not finished" if early else "its holder's row has arrived"
     assert repair(context, finding) == NothingToDo(why)
     assert (orphan.row.status, orphan.holder(X)) == (Status.WRITTEN, orphan.row_key)
-
-
-@both_protocols
-def test_a_part_that_was_poisoned_fails_with_its_transaction(protocol: ProtocolName) -> None:
-    world = World(protocol=protocol)
-    client = PartsClient(world.engine)
-    parent = client.begin()
-    part = child_key(parent, 0, 0)
-    assert poison_row(world.engine.context, part)
-    with pytest.raises(AbortedError, match="its transaction is over"):
-        client.write(parent, 0, 0, [Mutation(X, b"1")])
-    assert world.holder(X) == b""
-    assert world.value(X) is None
