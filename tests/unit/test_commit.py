@@ -19,7 +19,6 @@ from tests.unit.worlds import (
     after_status,
     always,
     before,
-    ghost,
     is_step,
     steps_to,
     stopped_at,
@@ -265,16 +264,6 @@ def test_an_aborting_holder_is_released_after_a_moment(world: World) -> None:
     began = world.clock.monotonic_ms()
     world.client(seed=2).commit([Mutation(X, b"3")])
     assert POLICY.courtesy_ms <= world.clock.monotonic_ms() - began < POLICY.lock_ttl_ms
-
-
-@pytest.mark.parametrize("name", [b"buffer", b"status"])
-def test_debris_holds_nothing(world: World, name: bytes) -> None:
-    """A row without status, or without buffer, is what is left of a deleted one."""
-    row_key = ghost(world, None)
-    value = Status.LOCKED.value if name == b"status" else b"junk"
-    world.store.write([Edit(column(b"txn", row_key, name), value, world.clock.wall_ms())])
-    world.client(seed=2).commit([Mutation(X, b"3")])
-    assert world.value(X) == b"3"
 
 
 def test_a_decided_row_that_does_not_decode_keeps_its_locks(world: World) -> None:

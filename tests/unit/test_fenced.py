@@ -355,27 +355,6 @@ def test_who_does_not_wait_goes_past_a_holder_that_is_finished(impatient: World)
     assert (impatient.value(X), impatient.value(LOCK)) == (b"1", b"8")
 
 
-def test_a_lock_that_others_take_while_its_holder_is_settled_is_not_asked_for(
-    impatient: World,
-) -> None:
-    """Asked for from the value that was read again, it would be taken from who lives."""
-    done = other(impatient, Mutation(Z, b"1")).transaction
-    living: list[bytes] = []
-
-    def plan(call: Call) -> Fault:
-        if locks(call) and not living:
-            impatient.store.write([Edit(LOCK, b"7@" + done, impatient.clock.wall_ms() + 9)])
-        elif any(isinstance(item, Check) and item.expected == b"7@" + done for item in call.items):
-            impatient.store.check_and_put([item for item in call.items if isinstance(item, Check)])
-            living.append(dies(impatient))
-        return Fault()
-
-    impatient.faults.plan = plan
-    with pytest.raises(ConflictError) as caught:
-        impatient.engine.commit([Mutation(X, b"1")])
-    assert caught.value.facts["holder"] == impatient.holder(X) == living[0]
-
-
 def test_a_plan_without_counts_is_left_to_people() -> None:
     """As after a conversion that came too early: nobody can know which locks it has."""
     world = fenced_world(replace(POLICY, deadline_ms=500))

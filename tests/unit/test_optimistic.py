@@ -348,18 +348,6 @@ def test_the_deadline_of_a_run_bounds_its_commit() -> None:
     assert 300 <= world.clock.monotonic_ms() - began < 1_000
 
 
-@pytest.mark.parametrize("deadline_ms", [0, -1])
-def test_a_block_with_a_spent_budget_writes_nothing(deadline_ms: int) -> None:
-    world = World()
-    before = world.keys_kept()
-    with (
-        pytest.raises(DeadlineError, match="before anything was written"),
-        world.engine.transaction(deadline_ms=deadline_ms) as t,
-    ):
-        t.put(X, b"1")
-    assert world.keys_kept() == before
-
-
 def test_run_hands_on_what_the_commit_takes() -> None:
     world = World()
     engine = world.engine

@@ -139,15 +139,6 @@ def test_a_lock_without_a_row_is_freed_after_a_lock_ttl_and_poison(orphan: Orpha
     assert helped == [Helped(orphan.row_key, "freed")]
 
 
-def test_whoever_wants_the_key_waits_a_lock_ttl_and_commits(orphan: Orphan) -> None:
-    began_ms = orphan.clock.monotonic_ms()
-    orphan.client(seed=2).commit([Mutation(X, b"2")])
-    assert TTL_MS <= orphan.clock.monotonic_ms() - began_ms < TTL_MS + 100
-    assert (orphan.value(X), orphan.holder(X)) == (b"2", b"")
-    orphan.require_poisoned()
-    assert list(check(orphan.engine.context, grace_ms=0, scan=[TABLE])) == []
-
-
 def test_poison_is_acknowledged_before_the_lock_is_freed(orphan: Orphan) -> None:
     """Freed first, the lock could be another's when the row arrives and decides."""
     orphan.wait_long()
