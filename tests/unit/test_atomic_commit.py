@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import os
-import resource
 import threading
 from collections.abc import Callable, Sequence
 from contextlib import nullcontext, suppress
@@ -42,9 +40,8 @@ from txn import (
     Mutation,
     NotApplied,
     Policy,
-    connect,
 )
-from txn.clock import Clock, ManualClock, _find_boot
+from txn.clock import Clock, ManualClock
 from txn.errors import TableUnavailable
 from txn.model import Edit, Family
 from txn.protocol import commit as commit_module
@@ -316,28 +313,6 @@ def test_a_map_that_is_too_small_in_the_middle_of_a_commit_grows(path: str) -> N
     assert [value and len(value) for value in values(engine)[:2]] == [FIRST_MAP_SIZE // 4] * 2
     assert len(list(engine.context.store.scan(b"txn"))) == 2  # and the name of the protocol
     engine.close()
-
-
-@pytest.mark.parametrize("scheme", ["memory://", "embedded://"])
-def test_a_process_without_free_descriptors_writes_nothing(scheme: str, path: str) -> None:
-    uri = scheme if scheme == "memory://" else scheme + path
-    key, limits, held = Key("r", "d", "c", "t"), resource.getrlimit(resource.RLIMIT_NOFILE), []
-    _find_boot.cache_clear()
-    with connect(uri, policy=Policy(store_patience_ms=1)) as engine:
-        engine.ensure_table("t", ["d"])
-        resource.setrlimit(resource.RLIMIT_NOFILE, (512, limits[1]))
-        try:
-            with suppress(OSError):
-                while True:
-                    held.append(os.open(os.devnull, os.O_RDONLY))
-            with pytest.raises(NotApplied, match="nothing was written"):
-                engine.commit([Mutation(key, "1")])
-        finally:
-            for each in held:
-                os.close(each)
-            resource.setrlimit(resource.RLIMIT_NOFILE, limits)
-        assert engine.read([key]) == {key: None}
-        assert engine.commit([Mutation(key, "2")]).complete
 
 
 def test_a_full_disk_is_called_so(path: str, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import socket
 import threading
 import time
 from collections.abc import AsyncIterator, Callable, Iterator
@@ -17,7 +16,7 @@ from txn.client.block import OptimisticTransaction
 from txn.client.connect import connect
 from txn.client.engine import Engine
 from txn.client.tasks import AsyncEngine
-from txn.errors import AssertionFailedError, InvalidRequestError, NotApplied, TxnError
+from txn.errors import AssertionFailedError, InvalidRequestError, NotApplied
 from txn.model import Cell, Edit, Key, Mutation
 from txn.policy import Policy
 from txn.protocol.row import column, is_row_key
@@ -174,17 +173,6 @@ def test_connecting_without_a_server_ends_by_the_deadline(scheme: str) -> None:
     with pytest.raises(NotApplied, match=r"127\.0\.0\.1:1"):
         connect(f"{scheme}://127.0.0.1:1", policy=policy)
     assert time.monotonic() - began < 5
-
-
-def test_a_server_that_does_not_answer_is_given_up_at_the_deadline() -> None:
-    with socket.create_server(("127.0.0.1", 0)) as silent:
-        began = time.monotonic()
-        with pytest.raises(TxnError):
-            connect(
-                f"hbase+thrift2://127.0.0.1:{silent.getsockname()[1]}",
-                policy=Policy(deadline_ms=100),
-            )
-        assert time.monotonic() - began < 10
 
 
 def test_an_engine_shows_what_it_is_and_no_secret() -> None:

@@ -348,16 +348,6 @@ def test_the_deadline_of_a_run_bounds_its_commit() -> None:
     assert 300 <= world.clock.monotonic_ms() - began < 1_000
 
 
-def test_run_hands_on_what_the_commit_takes() -> None:
-    world = World()
-    engine = world.engine
-    for _ in range(2):
-        engine.run(lambda t: t.append(X, "1"), once="job", labels={"a": "b"}, ack="decided")
-    engine.flush()
-    assert world.value(X) == b"1"
-    assert {row.buffer.request.labels.get("a") for row in world.rows() if row.buffer} == {"b"}
-
-
 def test_a_transaction_has_a_limit_of_rows() -> None:
     world = given(x=b"1", y=b"1")
     engine = Engine(world.store, table=TABLE, policy=Policy(snapshot_rows=1))

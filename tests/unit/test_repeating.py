@@ -8,9 +8,7 @@ from collections.abc import Callable
 
 import pytest
 
-from tests.unit.test_locks_stored import manager_on
-from txn import Engine, Key, Mutation
-from txn.clock import ManualClock, SystemClock
+from txn.clock import SystemClock
 from txn.errors import (
     CommitOutcomeUnknown,
     CorruptRowError,
@@ -21,10 +19,8 @@ from txn.errors import (
 )
 from txn.events import Event, WorkFailed
 from txn.leases.model import HeldLease
-from txn.locks import LockManager, exclusive
-from txn.locks.stored import StoredQueues
+from txn.locks import exclusive
 from txn.repeating import repeat
-from txn.stores import open_store
 
 pytestmark = pytest.mark.fast
 
@@ -138,46 +134,3 @@ def test_a_lease_goes_on_being_extended_after_any_error() -> None:
     )
     until(lambda: bool(extended))  # a second one would have to come within 0.1 s
     held.release()
-
-
-def queues_of(manager: LockManager) -> StoredQueues:
-    assert isinstance(manager._backend, StoredQueues)
-    return manager._backend
-
-
-def test_a_row_that_is_no_line_of_locks_ends_no_session() -> None:
-    """What is owed is given back between two beats; the row of another object may be odd."""
-    store, clock = open_store("memory://"), ManualClock()
-    manager = manager_on(store, clock, "one", lease_ms=30)
-    engine = Engine(store, clock=clock)
-    bad = Key("bad", "o", "queue", "locks")
-    engine.commit([Mutation(bad, b"junk")])
-    with pytest.raises(CorruptRowError, match="not a queue of locks"):
-        manager.hold([exclusive("bad")])
-    assert any(each.is_owed for each in manager._asked.values())
-    session = queues_of(manager).sessions.open(lambda: None)
-    seen = session._count
-    until(lambda: session._count >= seen + 3)
-    with manager.hold([exclusive("good")]):
-        assert not session.heartbeat.lost
-    manager.close()
-
-
-def test_a_session_goes_on_after_any_error(caplog: pytest.LogCaptureFixture) -> None:
-    store, clock = open_store("memory://"), ManualClock()
-    manager = manager_on(store, clock, "one", lease_ms=30)
-    engine = queues_of(manager).engine
-    session = queues_of(manager).sessions.open(lambda: None)
-    commit, fails = engine.commit, iter([ZeroDivisionError("odd"), CorruptRowError("odd")])
-
-    def fail(*arguments: object, **more: object) -> object:
-        if (failure := next(fails, None)) is not None:
-            raise failure
-        return commit(*arguments, **more)  # type: ignore[arg-type]
-
-    engine.commit = fail  # type: ignore[method-assign, assignment]
-    before_ms = session.heartbeat._sure_until_ms
-    clock.advance(5)
-    until(lambda: session.heartbeat._sure_until_ms >= before_ms + 5)
-    assert not session.heartbeat.lost and caplog.text.count("work=send heartbeat") == 2
-    manager.close()

@@ -179,33 +179,6 @@ def test_a_transaction_whose_keys_change_each_time_locks_them(protocol: Protocol
     assert world.value(Y) == b"1" and done.complete
 
 
-@both_protocols
-def test_keys_are_validated_around_ranges(protocol: ProtocolName) -> None:
-    world = World(protocol=protocol)
-    world.engine.commit(PUT_X)
-    looks: list[Call] = []
-
-    def watch(call: Call) -> Fault:
-        if call.method == "scan":
-            looks.append(call)
-            if len(looks) > 1:
-                world.client(seed=5).commit([Mutation(X, b"2")])
-        return Fault()
-
-    world.faults.plan = watch
-    with (
-        pytest.raises(ConflictError, match="changed"),
-        world.client(world.faults, seed=9).transaction(validate=True) as t,
-    ):
-        assert t.get(X) == b"1" and not t.scan(prefix="item")
-        t.put(Y, b"1")
-    world.faults.plan = faultless
-    with world.client(seed=9).transaction(validate=True) as t:
-        assert t.get(X) == b"2" and not t.scan(prefix="item")
-        t.put(Y, b"1")
-    assert world.value(Y) == b"1"
-
-
 def test_looks_that_lie_far_apart_are_not_compared() -> None:
     """A key may have come, gone and been retired in between. A fenced lock stays for ever."""
     for protocol in ("six-phase", "fenced"):

@@ -33,7 +33,7 @@ from txn import Engine
 from txn import clock as clock_module
 from txn.assertions import Exact, Version, is_outdated
 from txn.client import hot_keys
-from txn.client.hot_keys import HotKeyQueues, HotKeyTicket
+from txn.client.hot_keys import HotKeyQueues, HotKeyTicket, Place
 from txn.clock import SystemClock, call_until, limit_due, poll
 from txn.errors import (
     AssertionFailedError,
@@ -394,22 +394,21 @@ def test_who_keeps_a_turn_for_long_loses_it() -> None:
     assert lines._queues == {}
 
 
-@pytest.mark.usefixtures("impatient")
 @pytest.mark.parametrize(("rounds", "got"), [(9, [X]), (1, [])])
 def test_who_waits_in_a_line_that_moves_on_keeps_a_place(rounds: int, got: list[Key]) -> None:
-    """All that waited for long would go on at once, and conflict."""
-    lines, late = HotKeyQueues(), HotKeyTicket()
-    first, second = had(lines, X), HotKeyTicket()
-    with ThreadPoolExecutor(2) as pool:
-        second_got = pool.submit(lines.wait, second, [X])
-        assert poll(in_line(lines, 2), within_ms=5_000)
-        waited = pool.submit(lines.wait, late, [X], rounds)
-        assert poll(in_line(lines, 3), within_ms=5_000)
-        first.end()
-        assert second_got.result() == [X]
-        assert waited.result() == got
-    assert [place.ticket for place in lines._queues[X]] == [late if got else second]
+    """All that waited for long would go on at once, and conflict. But there is an end to it."""
+    lines, tickets = HotKeyQueues(), [HotKeyTicket() for _ in range(3)]
+    places = [Place(ticket, X, rounds) for ticket in tickets]
+    for number, ticket in enumerate(tickets):
+        ticket.queues, ticket.thread = lines, number  # of three threads
+    assert [lines._is_behind(place) for place in places] == [False, True, True]
+    first, second, late = tickets
+    assert lines.must_wait(places[2])
+    first.end()
+    assert not lines.must_wait(places[1])
+    assert lines.must_wait(places[2]) is bool(got)
     second.end()
+    assert not lines.must_wait(places[2]) and late.got == got
     late.end()
     assert lines._queues == {}
 
