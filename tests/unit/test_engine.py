@@ -19,7 +19,7 @@ from txn.client.tasks import AsyncEngine
 from txn.errors import AssertionFailedError, InvalidRequestError, NotApplied
 from txn.model import Cell, Edit, Key, Mutation
 from txn.policy import Policy
-from txn.protocol.row import column, is_row_key
+from txn.protocol.row import column
 from txn.protocol.statuses import Status
 from txn.request import Outcome, Request
 from txn.service.client import connect_server
@@ -63,17 +63,6 @@ def test_without_a_thread_to_spare_the_caller_finishes(monkeypatch: pytest.Monke
     world = World()
     world.engine.commit([Mutation(X, b"1")], ack="decided")
     assert world.statuses() == [Status.COMPLETE]
-
-
-def test_rows_are_spread_over_buckets() -> None:
-    engine = connect("memory://", table="data", salt_buckets=10)
-    engine.ensure_table("data", ["d"])
-    keys = [Key(f"r{number}", "d", "x") for number in range(50)]
-    engine.commit_many([([Mutation(key, b"1")], []) for key in keys])
-    names = [row.row for row in engine.context.store.scan(b"txn") if is_row_key(row.row)]
-    prefixes = {name[:3] for name in names}
-    assert len(prefixes) > 5 and prefixes <= {b"%02d." % bucket for bucket in range(10)}
-    engine.close()
 
 
 def test_an_engine_that_cannot_be_opened_leaves_no_store_open(tmp_path: Path) -> None:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import threading
 from collections.abc import Callable, Collection, Iterator, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
@@ -544,39 +543,6 @@ def test_a_watch_may_commit(world: World) -> None:
     )
     engine.commit([Mutation(X, b"1")])
     assert told and (world.value(X), world.value(Y)) == (b"1", b"1")
-
-
-@pytest.mark.parametrize("way", ["commit", "submit"])
-def test_a_future_may_call_back_to_commit(world: World, way: str) -> None:
-    done: Future[Committed] = Future()
-
-    def call_back(first: Future[Committed]) -> None:
-        if way == "commit":
-            done.set_result(commit(world.engine, put("first", "2")))
-        else:
-            done.set_result(world.engine.submit(put("first", "2")).result(PATIENCE_S))
-
-    with a_future_under_way(world.engine, put("before")):
-        world.engine.submit(put("first")).add_done_callback(call_back)
-    assert done.result(PATIENCE_S).complete
-    world.engine.flush()
-    assert world.value(key("first")) == b"2"
-
-
-def test_a_child_begins_with_an_empty_line(world: World) -> None:
-    with a_batch_under_way(world.engine) as (gate, pool):
-        second = pool.submit(commit, world.engine, put("second"))
-        future = world.engine.submit(put("third"))
-        until(lambda: gate.in_line() == 2)
-        child = os.fork()
-        if not child:
-            gate.go.set()
-            world.engine.flush()
-            done = world.engine.submit(put("fourth")).result(PATIENCE_S)
-            os._exit(0 if done.complete and gate.in_line() == 0 else 1)
-        assert os.waitpid(child, 0)[1] == 0
-        gate.go.set()
-        assert second.result(PATIENCE_S).complete and future.result(PATIENCE_S).complete
 
 
 @pytest.mark.parametrize("linger_ms", [0, 1])

@@ -87,20 +87,18 @@ def test_a_watch_that_raises_ends_nothing(caplog: pytest.LogCaptureFixture) -> N
     assert caplog.text.count("a listener failed: work=send heartbeat") == 2
 
 
-def test_a_closed_store_ends_it(caplog: pytest.LogCaptureFixture) -> None:
-    def work() -> None:
-        raise StoreClosedError("closed")
+def close() -> bool:
+    raise StoreClosedError("closed")
 
+
+@pytest.mark.parametrize("work", [close, lambda: False])
+def test_a_closed_store_or_work_that_is_done_with_ends_it(
+    work: Callable[[], object], caplog: pytest.LogCaptureFixture
+) -> None:
     pauses = Pauses(9)
     repeat("send heartbeat", work, pauses, 30)
     assert pauses.seconds == [30]
     assert not caplog.records
-
-
-def test_what_says_that_it_is_done_with_ends() -> None:
-    pauses = Pauses(9)
-    repeat("send heartbeat", lambda: False, pauses, 30)
-    assert pauses.seconds == [30]
 
 
 def until(is_so: Callable[[], bool]) -> None:

@@ -34,7 +34,7 @@ from txn import clock as clock_module
 from txn.assertions import Exact, Version, is_outdated
 from txn.client import hot_keys
 from txn.client.hot_keys import HotKeyQueues, HotKeyTicket, Place
-from txn.clock import SystemClock, call_until, limit_due, poll
+from txn.clock import SystemClock, call_until, limit_due
 from txn.errors import (
     AssertionFailedError,
     CommitOutcomeUnknown,
@@ -340,10 +340,6 @@ def impatient(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(hot_keys, "LONGEST_S", SHORT_S)
 
 
-def in_line(lines: HotKeyQueues, count: int) -> Callable[[], bool]:
-    return lambda: len(lines._queues.get(X, ())) == count
-
-
 def had(lines: HotKeyQueues, *keys: object) -> HotKeyTicket:
     ticket = HotKeyTicket()
     assert lines.wait(ticket, keys) == []  # type: ignore[arg-type]
@@ -360,26 +356,6 @@ def make_hot(world: World) -> None:
     """Let keys be in demand for as long as nobody moves the clock."""
     locks = {world.engine.context.rules.lock_of(key) for key in (X, Y)}
     world.engine._backend._contention.note_hot(locks)  # type: ignore[attr-defined]
-
-
-def test_turns_are_had_in_the_order_of_coming() -> None:
-    lines, order = HotKeyQueues(), []
-    first = had(lines, X)
-
-    def take(number: int) -> None:
-        ticket = HotKeyTicket()
-        assert lines.wait(ticket, [X]) == [X]
-        order.append(number)
-        ticket.end()
-
-    with ThreadPoolExecutor(8) as pool:
-        for number in range(8):
-            pool.submit(take, number)
-            assert poll(in_line(lines, number + 2), within_ms=5_000)
-        assert order == []
-        first.end()
-    assert order == list(range(8))
-    assert lines._queues == {}
 
 
 @pytest.mark.usefixtures("impatient")
