@@ -27,7 +27,7 @@ from txn.assertions import (
 )
 from txn.errors import InvalidRequestError
 from txn.model import Cell, Delete, Key, Mutation
-from txn.request import MAX_TOKEN, Request, add_marker, as_request, bind_key, bind_request
+from txn.request import MAX_TOKEN, Request, add_marker, bind_key, bind_request
 
 A, B, C = Key("a", "d", "x", "t"), Key("b", "d", "x", "t"), Key("c", "d", "x", "t")
 CELLS = {A: Cell(b"5", 10), B: Cell(b"50", 20), C: None}
@@ -69,7 +69,6 @@ def test_an_assertion_prints_as_it_is_written() -> None:
 
 
 def test_keys_are_found_everywhere_in_the_tree() -> None:
-    """A key that is not found is not locked, and its assertion means nothing."""
     tree = (Exact(A, "1") | ~GreaterThan(B, "1")) & (Some(C) | Version(A, 3))
     assert list(list_keys(tree)) == [A, B, C, A]
 
@@ -189,12 +188,6 @@ A, B = Key("a", "d", "x"), Key("b", "d", "x")
 def test_bad_requests_are_refused(mutations: object, assertions: object, message: str) -> None:
     with pytest.raises(InvalidRequestError, match=message):
         bind_request(mutations, assertions, table=b"t")  # type: ignore[arg-type]
-
-
-def test_a_pair_of_lists_is_a_request() -> None:
-    assert as_request(([Delete(A)], [Some(B)])) == Request((Delete(A),), (Some(B),))
-    with pytest.raises(InvalidRequestError, match="neither a Request"):
-        as_request([Delete(A)])
 
 
 def test_a_key_needs_a_table_from_somewhere() -> None:

@@ -63,7 +63,6 @@ Work = Callable[[Engine], object]
 
 @pytest.fixture(params=["phases", "one write"], autouse=True)
 def way(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
-    """The two ways to commit within the local transaction."""
     if request.param == "phases":
         monkeypatch.setattr(commit_module, "commit_in_one_write", lambda *_: False)
 
@@ -72,7 +71,6 @@ in_phases = pytest.mark.parametrize("way", ["phases"], indirect=True)
 
 
 def local_world() -> World:
-    """A world whose client commits in one local transaction."""
     world = World()
     world.faults.features |= {"atomic"}
     return world
@@ -84,12 +82,10 @@ def world() -> World:
 
 
 def is_local(call: Call) -> bool:
-    """Match a local transaction, at its end."""
     return call.method == "atomically"
 
 
 def methods(world: World, work: Callable[[], object]) -> list[str]:
-    """Return the calls that the world's client makes, each as its store sees it."""
     calls = record_calls(world)
     work()
     return [call.method for call in calls]
@@ -186,7 +182,6 @@ def test_the_decision_makes_it_durable_and_an_abort_does_not(
 
 
 def test_a_lock_that_is_met_undoes_it_and_the_steps_follow_one_by_one(world: World) -> None:
-    """Whoever waits for another's lease in a local transaction would keep all writers out."""
     holder = left(world, Status.LOCKED)
     calls = methods(world, lambda: world.engine.commit([Mutation(X, b"3"), Mutation(Y, b"3")]))
     assert calls[1:3] == ["atomically", "check_and_put"]  # the first asks for the family
@@ -267,7 +262,6 @@ def test_a_lost_end_that_cannot_be_found_out_is_unknown(world: World) -> None:
 
 
 def test_a_row_that_is_absent_after_a_long_time_tells_nothing(world: World) -> None:
-    """It may have been committed, finished and collected."""
     world.engine.commit([Mutation(X, b"1")])
 
     def pause() -> None:
@@ -306,15 +300,6 @@ def values(engine: Engine) -> list[bytes | None]:
     return [cell.value if cell else None for cell in cells.values()]
 
 
-def test_a_map_that_is_too_small_in_the_middle_of_a_commit_grows(path: str) -> None:
-    engine = opened(path)
-    large = [Mutation(key, bytes(FIRST_MAP_SIZE // 4)) for key in (X, Y)]
-    assert engine.commit(large).complete
-    assert [value and len(value) for value in values(engine)[:2]] == [FIRST_MAP_SIZE // 4] * 2
-    assert len(list(engine.context.store.scan(b"txn"))) == 2  # and the name of the protocol
-    engine.close()
-
-
 def test_a_full_disk_is_called_so(path: str, monkeypatch: pytest.MonkeyPatch) -> None:
     error = lmdb_module.lmdb.Error("mdb_txn_commit: Input/output error")
     assert lmdb_module.find_reason("/", error) == str(error)
@@ -334,7 +319,6 @@ def watch_disk(monkeypatch: pytest.MonkeyPatch, act: Callable[[Callable[[], None
 
 
 def fail(step: Callable[[], None]) -> None:
-    """Fail before the step takes effect."""
     step.__self__.abort()  # type: ignore[attr-defined]  # as LMDB does
     raise lmdb.DiskError("no more disk")
 

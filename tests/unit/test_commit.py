@@ -203,7 +203,6 @@ def test_an_abort_between_the_read_and_its_step_makes_the_step_fail(world: World
 
 
 def test_an_answer_from_before_its_locks_aborts_a_transaction() -> None:
-    """It shows another holder, and values that this one has replaced since."""
     world = World(replace(POLICY, attempts=1))
     world.put(X, b"0")
     row_key = stopped_at(world, Status.LOCKED)
@@ -256,7 +255,6 @@ def test_a_decided_holder_is_finished_by_whoever_waits(world: World, status: Sta
 
 
 def test_an_aborting_holder_is_released_after_a_moment(world: World) -> None:
-    """Its owner is most likely at it. Nobody waits for a lease."""
     world.put(X, b"1")
     after_status(world, Status.ABORTING, Fault(reply=Reply.CRASH))
     with pytest.raises(Crash):
@@ -325,7 +323,6 @@ def test_a_store_that_fails_before_the_decision_has_committed_nothing(
 def test_a_decision_that_was_certainly_not_sent_is_not_taken(
     world: World, lost_before: bool
 ) -> None:
-    """The owner alone decides. If one try may have been sent, nobody knows."""
     faults = [LOST] if lost_before else []
     decides = steps_to(Status.ASSERTED)
     world.faults.plan = lambda call: (
@@ -386,14 +383,6 @@ def abort_before(world: World, step: Status, before_it: Status, end: Status, tim
     before(world, steps_to(step), abort, times=times)
 
 
-def test_an_abort_that_comes_before_the_decision_wins(world: World) -> None:
-    abort_before(world, Status.ASSERTED, Status.LOCKED, Status.ABORTING, times=1)
-    done = world.engine.commit([Mutation(X, b"1")])
-    (aborted,) = {row.row_key for row in world.rows()} - {done.transaction}
-    assert world.engine.outcome(aborted) is Outcome.ABORTED
-    assert world.value(X) == b"1"
-
-
 @pytest.mark.parametrize(
     ("step", "before_it", "end"),
     [
@@ -404,7 +393,6 @@ def test_an_abort_that_comes_before_the_decision_wins(world: World) -> None:
 def test_attempts_that_others_abort_are_bounded_and_their_locks_released(
     world: World, step: Status, before_it: Status, end: Status
 ) -> None:
-    """Also where the row is finished by then, and the locks came late."""
     abort_before(world, step, before_it, end, times=99)
     with pytest.raises(ConflictError, match=f"before {step}"):
         world.engine.commit([Mutation(X, b"1")])

@@ -40,7 +40,6 @@ def test_outcomes() -> None:
 
 
 def test_an_absent_row_is_unknown_and_never_aborted() -> None:
-    """It may be that of a commit whose row was removed after its retention."""
     world = World()
     done = world.engine.commit([Mutation(X, b"1")])
     now = world.clock.wall_ms() + 1
@@ -130,8 +129,6 @@ def write_bit_by_bit(t: OptimisticTransaction) -> Iterator[None]:
 
 
 class Later:
-    """What a library may return to be awaited."""
-
     def __await__(self) -> Iterator[None]:
         yield
 

@@ -59,7 +59,6 @@ def world() -> World:
 
 @pytest.fixture
 def impatient() -> World:
-    """A fenced database whose client makes one attempt."""
     return fenced_world(replace(POLICY, attempts=1))
 
 
@@ -70,13 +69,11 @@ def fenced_world(policy: Policy = POLICY) -> World:
 
 
 def locks(call: Call) -> bool:
-    """Match the call that asks for locks."""
     checked = [item for item in call.items if isinstance(item, Check) and not item.puts]
     return any(b"@" in (edit.value or b"") for item in checked for edit in item.edits)
 
 
 def reads(key: Key) -> Match:
-    """Match a read of the key."""
     return lambda call: call.method == "read" and key in call.items
 
 
@@ -86,7 +83,6 @@ def confirms(call: Call) -> bool:
 
 
 def other(world: World, *mutations: Mutation | Delete) -> Committed:
-    """Another client commits."""
     return world.client(seed=len(world.rows()) + 50).commit(mutations)
 
 
@@ -148,7 +144,6 @@ def test_columns_of_one_row_share_a_lock(world: World) -> None:
     ("asserted", "calls"), [(Exact(X, b"9"), 1), (Or(Exact(X, b"9"), Exact(Y, b"9")), 2)]
 )
 def test_a_false_assertion_writes_nothing(world: World, asserted: Assertion, calls: int) -> None:
-    """One of two rows costs a second look: only what stands still proves anything."""
     before = world.faults.calls
     with pytest.raises(AssertionFailedError):
         world.engine.commit([Mutation(Z, b"1")], [asserted])
@@ -356,7 +351,6 @@ def test_who_does_not_wait_goes_past_a_holder_that_is_finished(impatient: World)
 
 
 def test_a_plan_without_counts_is_left_to_people() -> None:
-    """As after a conversion that came too early: nobody can know which locks it has."""
     world = fenced_world(replace(POLICY, deadline_ms=500))
     row_key = dies(world, decided=True)
     (row,) = (row for row in world.rows() if row.row_key == row_key)

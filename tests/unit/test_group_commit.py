@@ -85,7 +85,6 @@ def put(name: str, value: str = "1") -> Request:
 
 
 def until(is_so: Callable[[], bool]) -> None:
-    """Let other threads run until something is so."""
     turn = threading.Event()
     for _ in range(PATIENCE_S * 1000):
         if is_so():
@@ -134,7 +133,6 @@ def a_batch_under_way(
 
 
 def refuse(work: Callable[[], object]) -> bool:
-    """Stand in for a pool that has no thread to give."""
     return False
 
 
@@ -251,7 +249,6 @@ def wide(name: str, keys: int) -> Request:
 def test_a_batch_has_an_end(
     policy: Policy, requests: list[Request], keys: list[list[int]], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """One that is larger by itself still goes."""
     monkeypatch.setattr("txn.client.group_commit.PORTION", 3)
     world = World(policy)
     gate = Gate(world.engine)
@@ -275,18 +272,6 @@ def test_who_lingers_waits_for_company_and_goes_as_soon_as_somebody_has_to_lead(
     assert world.clock.monotonic_ms() - before_ms >= 60_000
 
 
-def test_what_is_late_in_line_is_told_so(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
-    with a_batch_under_way(world.engine, put("same")) as (gate, pool):
-        late = pool.submit(world.engine.commit, put("same").mutations, deadline_ms=70)
-        until(lambda: gate.in_line() == 1)
-        world.clock.advance(70)
-        assert gate.came.acquire(timeout=PATIENCE_S)
-        gate.go.set()
-        with pytest.raises(DeadlineError, match="before anything was written"):
-            late.result(PATIENCE_S)
-    assert len(world.rows()) == 1
-
-
 @contextmanager
 def a_future_under_way(engine: Engine, request: Request) -> Iterator[Gate]:
     """Have a batch of a future be under way, and let all end afterwards."""
@@ -298,22 +283,6 @@ def a_future_under_way(engine: Engine, request: Request) -> Iterator[Gate]:
     finally:
         gate.go.set()
     assert first.result(PATIENCE_S).complete
-
-
-def test_a_batch_that_takes_long_keeps_no_futures_waiting(
-    world: World, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """No thread waits that would look again, and the one that leads is stuck."""
-    with a_future_under_way(world.engine, put("first")) as gate:
-        for number in range(2, 5):
-            other = world.engine.submit(put(f"other{number}"))
-            assert gate.in_line() == 1
-            world.clock.advance(50)
-            assert gate.came.acquire(timeout=PATIENCE_S)
-            assert gate.sizes == [1] * number and not other.done()
-    world.engine.flush()
-    assert other.result().complete
-    until(lambda: not gate.group_commit._is_watched)
 
 
 def test_where_every_thread_is_stuck_a_late_future_is_told_so(
@@ -351,14 +320,6 @@ def test_a_future_that_is_late_in_line_is_told_so(
         with pytest.raises(DeadlineError, match="before anything was written"):
             late.result(PATIENCE_S)
     assert len(world.rows()) == 1
-
-
-def test_a_future_that_is_in_conflict_goes_on_alone(world: World) -> None:
-    stopped_at(world, Status.LOCKED, X)
-    stuck = world.engine.submit(([Mutation(X, b"2")], []))
-    assert world.engine.submit(put("a")).result(PATIENCE_S).complete
-    assert stuck.result(PATIENCE_S).complete
-    assert world.value(X) == b"2"
 
 
 def test_those_of_a_call_in_conflict_go_again_without_the_others(world: World) -> None:
@@ -493,7 +454,6 @@ def test_futures_for_which_there_is_no_thread_do_not_wait_for_a_leader_that_fail
 
 
 def test_flush_leads_futures_for_which_there_is_no_thread(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Whoever submitted them was interrupted before it did."""
     engine = World().engine
     group_commit = backend_of(engine)._group_commit
     monkeypatch.setattr(group_commit._workers, "submit_work", refuse)
@@ -530,7 +490,6 @@ def test_who_is_killed_as_it_leads_futures_of_others_leaves_the_line_to_the_next
 
 
 def test_a_watch_may_commit(world: World) -> None:
-    """Its thread leads the batch that it tells of, and must not wait for itself."""
     told: list[Event] = []
 
     def on_event(event: Event) -> None:

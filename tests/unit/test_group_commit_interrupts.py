@@ -176,7 +176,6 @@ def test_an_engine_refuses_calls_while_its_queue_is_changed(engine: Engine, name
 
 
 def test_a_listener_that_commits_the_keys_of_its_own_batch_is_refused() -> None:
-    """It waited for its batch, which waited for it."""
     errors: list[InvalidRequestError] = []
 
     def commit_again(event: Event) -> None:

@@ -93,7 +93,6 @@ def open_engine(
 def run(
     protocol: ProtocolName, found: Sequence[Stray], rounds: Sequence[Sequence[Asked]]
 ) -> tuple[list[object], dict[bytes, bytes]]:
-    """Commit each round of requests together; return the results and everything that is stored."""
     clock = ManualClock()
     engine = open_engine(protocol, clock)
     store = engine.context.store

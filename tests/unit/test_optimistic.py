@@ -4,14 +4,12 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Callable, Collection, Sequence
-from contextlib import nullcontext, suppress
-from functools import partial
+from contextlib import suppress
 from itertools import count
 from typing import Any
 
 import pytest
 
-from recovery.inspect import explain
 from tests.unit.worlds import TABLE, World, X, Y, Z, is_step
 from txn import (
     AbortedError,
@@ -29,7 +27,7 @@ from txn import (
 from txn.assertions import Assertion, Exact
 from txn.client.block import OptimisticTransaction
 from txn.errors import AssertionFailedError, InvalidRequestError
-from txn.model import KEEP_DELETES_MS, Check, Delete
+from txn.model import Check, Delete
 from txn.protocol.row import EARLY, LATE, column, decode_row, is_row_key
 from txn.protocol.statuses import ProtocolName, Status
 from txn.protocol.transaction import begin_commit, renew
@@ -40,6 +38,7 @@ from txn.testing.faulty import Call, Crash, Fault, FaultyStore, Reply, faultless
 pytestmark = pytest.mark.fast
 
 
+W = Key("w", "d", "x", TABLE)
 Work = Callable[[OptimisticTransaction], object]
 
 
@@ -48,7 +47,6 @@ def counter(value: int) -> bytes:
 
 
 def other(world: World, *mutations: Mutation | Delete) -> None:
-    """Another client commits."""
     world.client(seed=len(world.rows()) + 50).commit(mutations)
 
 
@@ -111,13 +109,15 @@ def test_a_repeated_read_returns_the_same() -> None:
         assert t.get(Z) is None
 
 
-def test_counters_are_those_of_hbase() -> None:
-    world = given(y=counter(-2))
+def test_counters_are_those_of_hbase_and_append_adds_to_what_is_there() -> None:
+    world = given(y=counter(-2), z=b"a")
     with world.engine.transaction() as t:
         assert t.increment(X) == 1
         assert t.increment(X, 4) == 5
         assert t.increment(Y, -1) == -3
+        assert (t.append(Z, "b"), t.append(Z, b"c"), t.append(W, "d")) == (b"ab", b"abc", b"d")
     assert (world.value(X), world.value(Y)) == (b"\0" * 7 + b"\5", counter(-3))
+    assert (world.value(Z), world.value(W)) == (b"abc", b"d")
 
 
 @pytest.mark.parametrize(
@@ -129,13 +129,6 @@ def test_what_is_no_counter_is_not_counted(value: bytes, by: int, message: str) 
     with pytest.raises(InvalidRequestError, match=message), world.engine.transaction() as t:
         t.increment(X, by)
     assert world.value(X) == value
-
-
-def test_append_adds_to_what_is_there() -> None:
-    world = given(x=b"a")
-    with world.engine.transaction() as t:
-        assert (t.append(X, "b"), t.append(X, b"c"), t.append(Y, "d")) == (b"ab", b"abc", b"d")
-    assert (world.value(X), world.value(Y)) == (b"abc", b"d")
 
 
 @pytest.mark.parametrize(
@@ -231,7 +224,6 @@ def test_a_key_that_a_scan_did_not_find_is_written_only_where_it_is_still_missin
 
 
 def test_with_a_token_what_came_may_be_its_own() -> None:
-    """The first commit added a row to the range that it scanned, and its answer was lost."""
     world = given(x=b"1")
 
     def add() -> Committed | None:
@@ -508,20 +500,6 @@ def test_a_transaction_whose_keys_change_each_time_locks_them(protocol: Protocol
     assert world.value(Y) == b"1" and done.complete
 
 
-def test_looks_that_lie_far_apart_are_not_compared() -> None:
-    """A key may have come, gone and been retired in between. A fenced lock stays for ever."""
-    for protocol in ("six-phase", "fenced"):
-        world = World(protocol=protocol)  # type: ignore[arg-type]
-        world.engine.commit(PUT_X)
-        wait = partial(world.clock.advance, KEEP_DELETES_MS)
-        with pytest.raises(ConflictError) if protocol == "six-phase" else nullcontext():
-            commit_beside(
-                *(world, wait),
-                deadline_ms=3 * KEEP_DELETES_MS,
-                policy=Policy(attempts=1, lock_ttl_ms=2 * KEEP_DELETES_MS),
-            )
-
-
 @both_protocols
 @pytest.mark.parametrize("validate", [False, True])
 def test_who_tries_once_ends_a_holder_that_died(protocol: ProtocolName, validate: bool) -> None:
@@ -546,14 +524,6 @@ def test_what_is_no_lock_is_no_conflict(protocol: ProtocolName, validate: bool) 
         engine.commit(PUT_Y, [Not(Some(X))], validate=validate)
     assert not isinstance(caught.value, ConflictError)
     assert "somebody" not in str(caught.value)
-
-
-@both_protocols
-def test_a_key_that_is_validated_is_no_lock_that_is_missing(protocol: ProtocolName) -> None:
-    world = World(protocol=protocol)
-    found = explain(world.engine.context, die_holding(world, X, [Not(Some(Y))]))
-    assert found is not None
-    assert (found.held, found.locked, len(found.request.keys)) == ((X,), 1, 2)
 
 
 def test_only_an_attempt_alone_locks_what_it_validated() -> None:

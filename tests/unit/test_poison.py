@@ -104,7 +104,6 @@ def orphan(request: pytest.FixtureRequest) -> Orphan:
 
 @pytest.fixture(params=PROTOCOLS)
 def impatient(request: pytest.FixtureRequest) -> World:
-    """A client of one attempt."""
     return World(replace(POLICY, attempts=1), request.param)
 
 

@@ -60,7 +60,6 @@ def statuses(counting: CountingStore) -> list[bytes]:
 
 
 def test_each_status_is_asked_for_once(engine: Engine, counting: CountingStore) -> None:
-    """The row tells how far its transaction got, phase by phase."""
     engine.commit([Mutation(key(1), b"1")])
     assert statuses(counting) == [status.value for status in TAKEN]
 

@@ -36,8 +36,6 @@ LOCK = X.row_lock
 
 
 class OneRow(World):
-    """A fenced database whose client has looked at the table, and has made no call that counts."""
-
     def __init__(self) -> None:
         super().__init__(Policy(attempts=3, store_patience_ms=10), "fenced", database=None)
         self.engine.read([X])
@@ -48,7 +46,6 @@ class OneRow(World):
         return read_lock(LOCK, self.cell(LOCK))
 
     def others(self, count: int) -> Callable[[], None]:
-        """Return what lets another client commit to X so many times."""
         other = self.client(seed=2)
 
         def commit() -> None:
@@ -59,7 +56,6 @@ class OneRow(World):
 
 
 def locks(call: Call) -> bool:
-    """Match the step: the checked write."""
     return call.method == "check_and_put"
 
 
@@ -203,7 +199,6 @@ def test_one_whose_time_is_over_is_not_asked_for() -> None:
 
 
 def test_a_holder_that_cannot_be_looked_at_leaves_nothing_written() -> None:
-    """The commit was refused, so the store's error is a definite one."""
     world = OneRow()
 
     def stop() -> None:
@@ -241,7 +236,6 @@ def test_it_waits_for_who_holds_the_lock() -> None:
 
 
 def test_names_are_carried_by_transactions_that_have_a_row() -> None:
-    """Else what came before them could not be told any more."""
     world = OneRow()
     alone = world.engine.commit([Mutation(X, b"1")])
     world.engine.commit([Mutation(X, b"2"), Mutation(FAR, b"2")])

@@ -177,7 +177,6 @@ def test_one_bad_row_of_a_batch_fails_its_own_transaction(
 
 @pytest.mark.parametrize("status", [Status.PUT, Status.CLEANING, Status.COMPLETE])
 def test_a_row_that_goes_bad_after_the_decision_is_committed(status: Status) -> None:
-    """Its locks are kept until all is put."""
     world, (first, second), bad = commit_spoiled(status)
     assert isinstance(first, Committed) and not first.complete
     assert isinstance(second, Committed) and second.complete
@@ -253,7 +252,6 @@ def test_an_assertion_as_deep_as_requests_may_be_is_read() -> None:
 
 @pytest.fixture
 def world(monkeypatch: pytest.MonkeyPatch) -> World:
-    """The world of the commands' store."""
     uri = f"memory://{uuid.uuid4().hex}"
     monkeypatch.setenv("TXN_STORE", uri)
     monkeypatch.setattr(World, "opened", lambda: (open_store(uri), SystemClock()))

@@ -43,7 +43,6 @@ def world() -> World:
 
 @pytest.fixture
 def hot(world: World) -> None:
-    """Let X be hot for as long as nobody moves the clock."""
     make_hot(world)
 
 
@@ -53,8 +52,6 @@ def db(world: World) -> AsyncEngine:
 
 
 def awaited(test: Callable[..., Awaitable[None]]) -> Callable[..., None]:
-    """Run an asynchronous test of an engine, and close that."""
-
     @wraps(test)
     def run(db: AsyncEngine, **given: object) -> None:
         async def main() -> None:
@@ -68,8 +65,6 @@ def awaited(test: Callable[..., Awaitable[None]]) -> Callable[..., None]:
 
 @awaited
 async def test_a_task_s_block_is_asynchronous(db: AsyncEngine, world: World) -> None:
-    """A function that returned nothing to wait for was a TypeError of Python's."""
-
     def write(t: AsyncTransaction) -> None:
         t.put(X, "1")
 
@@ -270,7 +265,6 @@ def make_hot(world: World) -> None:
 
 
 def list_queued(db: AsyncEngine) -> list[int]:
-    """How many blocks are in each queue at a hot key."""
     return [len(queue) for queue in db.engine._backend._queues._queues.values()]  # type: ignore[attr-defined]
 
 

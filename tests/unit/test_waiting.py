@@ -185,7 +185,6 @@ WRITES: dict[str, Callable[[Engine], object]] = {
 def test_from_whichever_call_a_store_is_down_all_ends_in_time_and_is_denied(
     protocol: ProtocolName, call: Callable[[Engine], object], fault: Fault
 ) -> None:
-    """Only where a decision may have been sent is it asked for longer."""
     for last in range(20):
         world = World(replace(POLICY, store_patience_ms=15_000, deadline_ms=30_000), protocol)
         world.faults.features |= {"remote_calls"}
@@ -259,8 +258,6 @@ def silent_gateway() -> Iterator[Store]:
 
 @contextmanager
 def silent_region_server() -> Iterator[Store]:
-    """The same of a region server."""
-
     def say_nothing(number: int, method: str) -> None:
         raise Silence
 

@@ -64,7 +64,6 @@ class World:
         self.engine = self.client(self.faults)
 
     def client(self, store: FaultyStore | None = None, seed: int = 1) -> Engine:
-        """Another client of the same store."""
         return Engine(
             store or FaultyStore(self.store),
             table=TABLE,
@@ -77,7 +76,6 @@ class World:
         )
 
     def on_event(self, event: Event) -> None:
-        """Take down what clients tell."""
         self.events.append(event)
 
     def put(self, key: Key, value: bytes) -> None:
@@ -172,19 +170,16 @@ def always(world: World, match: Callable[[Call], object], fault: Fault) -> None:
 
 
 def record_calls(world: World) -> list[Call]:
-    """Return the list that gets the calls of the world's client from here on."""
     seen: list[Call] = []
     before(world, seen.append)
     return seen
 
 
 def steps_to(status: Status) -> Callable[[Call], bool]:
-    """Match a call that steps a row to this status."""
     return lambda call: any(is_step(item, status) for item in call.items)
 
 
 def writes(call: Call) -> bool:
-    """Match a call that puts values, after the decision."""
     return any(isinstance(item, Edit) for item in call.items)
 
 
