@@ -309,7 +309,6 @@ def test_a_full_disk_is_called_so(path: str, monkeypatch: pytest.MonkeyPatch) ->
 
 
 def watch_disk(monkeypatch: pytest.MonkeyPatch, act: Callable[[Callable[[], None]], None]) -> None:
-    """Have each step that waits for the disk, a commit or a flush, be done by a function."""
     inner = lmdb_module._Shared._apply
 
     def apply(shared: Any, step: Callable[[], None]) -> None:

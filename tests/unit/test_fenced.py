@@ -78,7 +78,6 @@ def reads(key: Key) -> Match:
 
 
 def confirms(call: Call) -> bool:
-    """Match a second look at the locks of what was asserted."""
     return reads(LOCK)(call) and X not in call.items
 
 
@@ -99,7 +98,6 @@ def dies(world: World, *mutations: Mutation | Delete, decided: bool = False) -> 
 
 
 def prepare_alone(world: World, t: PendingCommit, *, patient: bool) -> list[PendingCommit]:
-    """Let the world's client lock what a transaction wants, in order or at once."""
     contention = world.engine._backend._contention  # type: ignore[attr-defined]
     return prepare(world.engine.context, [t], contention, patient)
 

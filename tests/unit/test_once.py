@@ -70,7 +70,6 @@ def promised(world: World, within_ms: int | None = WEEK_MS) -> Committed:
 
 
 def repairs(world: World, **options: int) -> list[Result]:
-    """Repair what fsck finds of markers."""
     context = world.engine.context
     findings = list(check(context, **options))  # type: ignore[arg-type]
     markers = [finding for finding in findings if finding.kind is Kind.EXPIRED_MARKER]
@@ -78,7 +77,6 @@ def repairs(world: World, **options: int) -> list[Result]:
 
 
 def cells_left(world: World) -> list[Cell]:
-    """What the store has of the marker's row."""
     cells = world.store.read([MARKER, MARKER.lock, MARKER.tag]).values()
     return [cell for cell in cells if cell is not None]
 

@@ -51,7 +51,6 @@ def other(world: World, *mutations: Mutation | Delete) -> None:
 
 
 def given(**rows: bytes) -> World:
-    """A world with these values of column x."""
     world = World()
     if rows:
         world.engine.commit([Mutation(Key(row, "d", "x"), value) for row, value in rows.items()])

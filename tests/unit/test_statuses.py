@@ -188,7 +188,6 @@ def test_a_row_that_goes_bad_after_the_decision_is_committed(status: Status) -> 
 
 
 def spoil_as_it_is_ended(world: World, holder: bytes, status: Status) -> None:
-    """Let the row of a dead client be spoiled before another one's step that would end it."""
     step = Status.ABORTING if status is Status.LOCKED else Status.PUT
     before(world, steps_to(step), lambda: spoil(world, holder), times=99)
 
@@ -259,7 +258,6 @@ def world(monkeypatch: pytest.MonkeyPatch) -> World:
 
 
 def craft(world: World, number: int, content: list[Any]) -> str:
-    """Write a crafted row, which is decided and holds the lock of Z."""
     at = world.engine.context.clock.wall_ms() - 600_000
     row, status = new_row_key(at, number, database=b"txn"), Status.ASSERTED
     cells = {b"status": status.encoded, b"buffer": codec._frame(content), status.at: b""}

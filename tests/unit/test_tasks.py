@@ -82,7 +82,6 @@ Commit = asyncio.Task[Committed]
 
 
 async def begin_two(db: AsyncEngine, gate: Gate) -> tuple[Commit, Commit]:
-    """Have a commit of X be under way, and one of Y in line behind it."""
     first = asyncio.create_task(db.commit([Mutation(X, b"1")]))
     while not gate.sizes:
         await asyncio.sleep(0.001)

@@ -106,7 +106,6 @@ def test_with_a_token_the_marker_is_seen_first() -> None:
 
 
 def in_demand(world: World, *keys: Key) -> Contention:
-    """What a client remembers that has just met conflicts on these keys."""
     hot = Contention(world.engine.context, lambda holders: set())
     for key in keys:
         t = world.begun(Mutation(key, b"1"))
@@ -350,7 +349,6 @@ def lines_of(engine: Engine) -> HotKeyQueues:
 
 
 def make_hot(world: World) -> None:
-    """Let keys be in demand for as long as nobody moves the clock."""
     locks = {world.engine.context.rules.lock_of(key) for key in (X, Y)}
     world.engine._backend._contention.note_hot(locks)  # type: ignore[attr-defined]
 

@@ -79,7 +79,6 @@ class World:
         self.events.append(event)
 
     def put(self, key: Key, value: bytes) -> None:
-        """Write past the protocol, as data that was there before."""
         self.store.write([Edit(key, value, self.clock.wall_ms())])
 
     def cell(self, key: Key) -> Cell | None:
@@ -94,7 +93,6 @@ class World:
         return holder_of(lock, self.cell(lock))
 
     def keys_kept(self) -> int:
-        """How many cells the store keeps, delete markers among them."""
         return len(list_stored(self.store))
 
     def rows(self) -> list[TransactionRow]:
@@ -104,7 +102,6 @@ class World:
         return [row.status for row in self.rows()]
 
     def begun(self, *mutations: object) -> PendingCommit:
-        """An attempt that nothing was written of yet."""
         context = self.engine.context
         return begin_commit(context, bind_request(mutations, table=TABLE), self.policy.deadline_ms)
 
