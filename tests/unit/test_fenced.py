@@ -348,6 +348,14 @@ def test_who_does_not_wait_goes_past_a_holder_that_is_finished(impatient: World)
     assert (impatient.value(X), impatient.value(LOCK)) == (b"1", b"8")
 
 
+def test_who_waits_in_order_for_one_that_never_lets_go_is_late() -> None:
+    world = fenced_world(replace(POLICY, lock_ttl_ms=60_000))
+    t = world.begun(Mutation(X, b"3"))
+    before(world, locks, lambda: dies(world))
+    assert prepare_alone(world, t, patient=True) == []
+    assert isinstance(t.failure, DeadlineError) and t.failure.facts["holder"] == world.holder(X)
+
+
 def test_a_plan_without_counts_is_left_to_people() -> None:
     world = fenced_world(replace(POLICY, deadline_ms=500))
     row_key = dies(world, decided=True)

@@ -285,6 +285,19 @@ def a_future_under_way(engine: Engine, request: Request) -> Iterator[Gate]:
     assert first.result(PATIENCE_S).complete
 
 
+def test_a_batch_that_takes_long_keeps_no_futures_waiting(world: World) -> None:
+    with a_future_under_way(world.engine, put("first")) as gate:
+        for number in range(2, 5):
+            other = world.engine.submit(put(f"other{number}"))
+            assert gate.in_line() == 1
+            world.clock.advance(50)
+            assert gate.came.acquire(timeout=PATIENCE_S)
+            assert gate.sizes == [1] * number and not other.done()
+    world.engine.flush()
+    assert other.result().complete
+    until(lambda: not gate.group_commit._is_watched)
+
+
 def test_where_every_thread_is_stuck_a_late_future_is_told_so(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:

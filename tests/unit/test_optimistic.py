@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from tests.unit.worlds import TABLE, World, X, Y, Z, is_step
+from tests.unit.worlds import TABLE, World, X, Y, Z, before, is_step
 from txn import (
     AbortedError,
     Committed,
@@ -497,6 +497,20 @@ def test_a_transaction_whose_keys_change_each_time_locks_them(protocol: Protocol
     marks = [cell and cell.value for cell in cells]
     assert marks == [EARLY, LATE, LATE, None]
     assert world.value(Y) == b"1" and done.complete
+
+
+def test_who_is_late_behind_a_dead_holder_is_not_decided() -> None:
+    world = World(ONE_ATTEMPT)
+    holder = die_holding(world, X)
+    engine = world.client(world.faults, seed=9)
+
+    late = lambda: world.clock.advance(world.policy.deadline_ms)  # noqa: E731
+    looks = lambda call: call.method == "read" and any(k.row == holder for k in call.items)  # noqa: E731
+    before(world, looks, late, times=9)
+    one, two = engine.commit_many([(PUT_Y, [Not(Some(X))]), (PUT_Z, [])], validate=True)
+    assert isinstance(one, ConflictError)
+    assert isinstance(two, DeadlineError)
+    assert world.value(Z) is None
 
 
 @both_protocols
