@@ -20,7 +20,7 @@ from tests.unit.worlds import (
     plan_before,
     steps_to,
 )
-from txn import Engine, Outcome
+from txn import Engine
 from txn.assertions import Assertion, Exact, Not, Or, Some, Version
 from txn.client.hot_keys import HotKeyTicket
 from txn.clock import ManualClock, poll
@@ -221,14 +221,6 @@ def test_who_waits_in_order_is_late_at_its_deadline(world: World) -> None:
     assert isinstance(t.failure, DeadlineError)
 
 
-def test_a_holder_that_died_at_2_is_finished(world: World) -> None:
-    row_key = dies(world, Mutation(X, b"2"), Delete(Y), decided=True)
-    assert world.engine.read([X])[X] is not None
-    other(world, Mutation(X, b"3"))
-    assert world.engine.outcome(row_key.decode()) is Outcome.COMMITTED
-    assert (world.value(X), world.value(Y)) == (b"3", None)
-
-
 def test_a_finished_transaction_is_not_put_again_by_a_helper_that_comes_late(world: World) -> None:
     row_key = dies(world, decided=True)
     (row,) = (row for row in world.rows() if row.row_key == row_key)
@@ -354,6 +346,43 @@ def test_who_waits_in_order_for_one_that_never_lets_go_is_late() -> None:
     before(world, locks, lambda: dies(world))
     assert prepare_alone(world, t, patient=True) == []
     assert isinstance(t.failure, DeadlineError) and t.failure.facts["holder"] == world.holder(X)
+
+
+def test_a_lock_that_others_take_while_its_holder_is_settled_is_not_asked_for(
+    impatient: World,
+) -> None:
+    """Asked for from the value that was read again, it would be taken from who lives."""
+    done = other(impatient, Mutation(Z, b"1")).transaction
+    living: list[bytes] = []
+
+    def plan(call: Call) -> Fault:
+        if locks(call) and not living:
+            impatient.store.write([Edit(LOCK, b"7@" + done, impatient.clock.wall_ms() + 9)])
+        elif any(isinstance(item, Check) and item.expected == b"7@" + done for item in call.items):
+            impatient.store.check_and_put([item for item in call.items if isinstance(item, Check)])
+            living.append(dies(impatient))
+        return Fault()
+
+    impatient.faults.plan = plan
+    with pytest.raises(ConflictError) as caught:
+        impatient.engine.commit([Mutation(X, b"1")])
+    assert caught.value.facts["holder"] == impatient.holder(X) == living[0]
+
+
+def test_a_lock_that_is_refused_and_found_free_is_asked_for_again(impatient: World) -> None:
+    free = impatient.cell(LOCK)
+    assert free is not None
+
+    def catch_up() -> None:
+        impatient.store.write([Edit(LOCK, free.value, free.timestamp + 1)])
+
+    def fall_behind() -> None:
+        impatient.store.write([Edit(LOCK, b"7", free.timestamp + 1)])
+        before(impatient, reads(LOCK), catch_up)
+
+    before(impatient, locks, fall_behind)
+    assert impatient.engine.commit([Mutation(X, b"2"), Mutation(Y, b"2")]).complete
+    assert (impatient.value(X), impatient.value(LOCK)) == (b"2", b"2")
 
 
 def test_a_plan_without_counts_is_left_to_people() -> None:

@@ -159,17 +159,6 @@ def queue_changes(world: World) -> list[int]:
     return [e.change for e in list(world.events) if isinstance(e, Queued) and e.queue == "line"]
 
 
-def test_futures_gather_without_a_thread_for_each(world: World) -> None:
-    threads = threading.active_count()
-    with a_batch_under_way(world.engine) as (gate, _):
-        done = [world.engine.submit(put(f"r{i}")) for i in range(200)]
-        assert threading.active_count() <= threads + 3
-        gate.go.set()
-        assert all(each.result(PATIENCE_S).complete for each in done)
-    assert gate.sizes == [1, 200]
-    assert world.value(key("r199")) == b"1"
-
-
 def test_what_shares_a_lock_goes_in_different_batches_in_the_order_of_coming(world: World) -> None:
     with a_batch_under_way(world.engine) as (gate, _):
         done = [world.engine.submit(put("same", str(i))) for i in range(3)]

@@ -499,6 +499,15 @@ def test_a_transaction_whose_keys_change_each_time_locks_them(protocol: Protocol
     assert world.value(Y) == b"1" and done.complete
 
 
+@both_protocols
+def test_a_read_that_takes_too_long_is_past_the_deadline(protocol: ProtocolName) -> None:
+    world = World(protocol=protocol)
+    world.engine.commit(PUT_X)
+    with pytest.raises(DeadlineError, match="before the decision"):
+        commit_beside(world, lambda: world.clock.advance(60_000))
+    assert world.value(Y) is None
+
+
 def test_who_is_late_behind_a_dead_holder_is_not_decided() -> None:
     world = World(ONE_ATTEMPT)
     holder = die_holding(world, X)

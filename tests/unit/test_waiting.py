@@ -130,14 +130,6 @@ def test_who_waits_for_a_key_in_demand_has_written_nothing_and_goes_in_at_last()
     assert seen == []
 
 
-def test_a_client_of_one_attempt_waits_for_nobody() -> None:
-    world = World(replace(POLICY, attempts=1))
-    locked(world, X)
-    seen = record_calls(world)
-    in_demand(world, X).wait_for_hot_keys([world.begun(Mutation(X, b"3"))])
-    assert seen == []
-
-
 def test_keys_in_demand_are_asked_for_first_and_alone() -> None:
     """Whoever loses the race for one has then kept nobody from its other keys."""
     world = World()
