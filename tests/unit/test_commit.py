@@ -46,7 +46,7 @@ from txn.protocol.recovery import roll_back
 from txn.protocol.row import FAMILY, column, read_rows, status_key
 from txn.protocol.statuses import Status
 from txn.protocol.transaction import load_transaction
-from txn.request import Committed, Outcome, Request
+from txn.request import Committed, Outcome
 from txn.stores.base import Answers
 from txn.testing.faulty import NO_FAULT, Call, Crash, Fault, FaultyStore, Reply, faultless
 
@@ -173,14 +173,6 @@ def test_a_failed_assertion_is_no_repeat(world: World) -> None:
         world.engine.commit([Mutation(X, b"1")], [Some(Y)], once="job/7")
     world.put(Y, b"1")
     assert not world.engine.commit([Mutation(X, b"1")], [Some(Y)], once="job/7").repeated
-
-
-def test_one_token_twice_in_a_batch_commits_once(world: World) -> None:
-    request = Request((Mutation(X, b"1"),), (~Some(X),), once=b"t")
-    first, second = world.engine.commit_many([request, request])
-    assert isinstance(first, Committed) and isinstance(second, Committed)
-    assert (first.repeated, second.repeated) == (False, True)
-    assert first.transaction == second.transaction
 
 
 def test_an_abort_between_the_read_and_its_step_makes_the_step_fail(world: World) -> None:

@@ -128,16 +128,6 @@ def test_a_transfer_makes_five_requests_however_many_there_are(requests: int) ->
     assert all(lock.expected is not None for lock in locks[requests - 1 :])
 
 
-def test_columns_of_one_row_share_a_lock(world: World) -> None:
-    columns = [X._replace(column=b"c%d" % i) for i in range(12)]
-    asked: list[int] = []
-    before(world, locks, lambda: asked.append(1), times=9)
-    world.engine.commit([Mutation(key, b"1") for key in columns])
-    assert asked == [1]
-    assert {world.value(key) for key in columns} == {b"1"}
-    assert world.value(LOCK) == b"2"
-
-
 @pytest.mark.parametrize(
     ("asserted", "calls"), [(Exact(X, b"9"), 1), (Or(Exact(X, b"9"), Exact(Y, b"9")), 2)]
 )

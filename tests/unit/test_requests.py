@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections import Counter
 from random import Random
 
 import pytest
@@ -12,7 +11,6 @@ from tests.bench.rounds import EITHER, OTHER, SAME, Placement, count_rounds
 from tests.unit.worlds import TAKEN
 from txn import Engine, Exact, Key, Mutation
 from txn.clock import ManualClock
-from txn.errors import AssertionFailedError
 from txn.model import Check, Family
 from txn.protocol.statuses import Status
 from txn.stores import open_store
@@ -114,14 +112,6 @@ def test_keys_that_are_only_asserted_cost_a_lock_and_no_write(
         "write": 2,
         "atomically": 0,
     }
-
-
-def test_a_false_assertion_costs_five_calls(engine: Engine, counting: CountingStore) -> None:
-    with pytest.raises(AssertionFailedError):
-        engine.commit([Mutation(key(1), b"1")], [Exact(key(2), b"1")])
-    assert statuses(counting) == [b"0-WRITTEN", b"1-LOCKED", b"6-ABORTING", b"7-ABORTED"]
-    assert counting.calls == Counter(check_and_put=4, check_and_read=1)
-    assert all(call.items for call in counting.trace if call.method != "atomically")
 
 
 COUNT = 5

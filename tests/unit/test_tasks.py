@@ -332,8 +332,3 @@ async def test_a_task_that_is_first_for_long_loses_its_place(
         await slow.get(X)
         await asyncio.create_task(read_hot(db))
         assert list_queued(db) == []
-
-
-def test_threads_are_at_least_one() -> None:
-    with pytest.raises(InvalidRequestError, match="threads"):
-        AsyncEngine(World().engine, threads=0)

@@ -93,18 +93,6 @@ def test_an_overtaken_version_fails_while_the_key_is_locked(status: Status) -> N
     assert world.holder(X) == holder
 
 
-def test_with_a_token_the_marker_is_seen_first() -> None:
-    """What overtook the version may be the token's own first commit, whose answer was lost."""
-    world = World()
-    before = world.engine.commit([Mutation(X, b"1")]).timestamp
-    request = ([Mutation(X, b"2")], [Version(X, before)])
-    first = world.engine.commit(*request, once="job")
-    locked(world, X)
-    again = world.client(seed=2).commit(*request, once="job")
-    assert again.repeated
-    assert again.transaction == first.transaction
-
-
 def in_demand(world: World, *keys: Key) -> Contention:
     hot = Contention(world.engine.context, lambda holders: set())
     for key in keys:
