@@ -11,24 +11,20 @@ from tests.integration.hbase import HBase
 from tests.integration.scoped import Worlds, worlds
 from tests.unit import (
     test_commit,
-    test_conflicts,
     test_engine,
     test_fsck,
     test_fsck_safety,
     test_fsck_tables,
-    test_lost_replies,
     test_reads,
 )
 from tests.unit.worlds import World
 
 SUITES = (
     test_commit,
-    test_conflicts,
     test_engine,
     test_fsck,
     test_fsck_safety,
     test_fsck_tables,
-    test_lost_replies,
     test_reads,
 )
 
@@ -41,7 +37,6 @@ ONLY_IN_MEMORY = {
     "test_a_repair_that_changes_nothing_says_so",
     "test_a_value_that_a_delete_had_hidden_is_reported",
     "test_a_write_past_the_protocol_is_reported_and_kept",
-    "test_close_finishes_what_was_acknowledged",
     "test_crowds_are_repaired_some_hundreds_at_a_time",
     "test_data_that_looks_like_a_transaction_row_is_data",
     "test_debris_is_deleted_after_the_retention",
@@ -51,12 +46,11 @@ ONLY_IN_MEMORY = {
     "test_a_living_job_may_be_silent_for_its_lock_ttl",
     "test_a_read_under_locks_leaves_no_outcome_open",
     "test_an_absent_row_is_unknown_and_never_aborted",
-    "test_an_empty_batch_is_no_work",
-    "test_an_unknown_acknowledgement_is_refused_before_anything_is_written",
     "test_every_phase_is_in_the_row_with_its_time",
     "test_finished_rows_expire_by_the_time_of_their_last_status",
     "test_what_a_read_costs_where_reads_are_of_one_instant",
     "test_what_has_ended_is_not_ended_again",
+    "test_what_makes_no_sense_is_refused_before_anything_is_written_or_sent",
     "test_what_was_deleted_before_the_retention_leaves_nothing",
     "test_within_the_grace_it_is_nobodys_business",
 }
@@ -87,5 +81,6 @@ def renamed(suite: ModuleType) -> dict[str, object]:
     }
 
 
+world = test_commit.world
 for suite in SUITES:
     globals().update(renamed(suite))

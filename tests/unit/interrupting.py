@@ -32,14 +32,23 @@ class Interrupt(BaseException):
 
 
 class Interruption:
-    """Raises Interrupt at the how-manyth step in these files, in its thread. place: where, once it
+    """Raises Interrupt at the how-manyth step in these files, and in functions of these names, in
+    its thread; and after so many more calls and returns (`then`) another one. place: where, once it
     has happened."""
 
-    def __init__(self, files: Iterable[str], at: int, *, twice: bool = False) -> None:
+    def __init__(
+        self,
+        files: Iterable[str],
+        at: int,
+        then: int | None = None,
+        *,
+        names: Iterable[str] = (),
+    ) -> None:
         self.place: str | None = None
         self._files = frozenset(files)
+        self._names = frozenset(names)
         self._left = at
-        self._twice = twice
+        self._then = then
 
     def __enter__(self) -> Interruption:
         self._before = sys.gettrace()  # of a measurement of coverage
@@ -52,10 +61,12 @@ class Interruption:
         return kind is Interrupt
 
     def _enter(self, frame: FrameType, event: str, argument: object) -> Any:
-        code = frame.f_code
-        if code.co_filename not in self._files or code.co_name == "__del__":
-            return None
-        return self._step(frame, event, argument)
+        return self._step(frame, event, argument) if self._is_ours(frame.f_code) else None
+
+    def _is_ours(self, code: CodeType) -> bool:
+        # What is raised in a finalizer, or as a generator is closed, is lost.
+        is_meant = code.co_filename in self._files or code.co_name in self._names
+        return is_meant and code.co_name not in {"__del__", "<genexpr>"}
 
     def _step(self, frame: FrameType, event: str, argument: object) -> Any:
         if event == "exception" or self.place is not None or _is_atomic(frame, event):
@@ -64,14 +75,17 @@ class Interruption:
         if self._left < 0:
             where = linecache.getline(frame.f_code.co_filename, frame.f_lineno).strip()
             self.place = f"{event} {frame.f_code.co_name}:{frame.f_lineno}: {where}"
-            if self._twice:
+            if self._then is not None:
                 sys.setprofile(self._again)
             raise Interrupt
         return self._step
 
     def _again(self, frame: FrameType, event: str, argument: object) -> None:
-        is_ours = frame.f_code.co_filename in self._files and frame.f_code.co_name != "__del__"
-        if is_ours and event in {"call", "c_return"}:
+        is_counted = event in {"call", "c_return"} and self._is_ours(frame.f_code)
+        if is_counted and self._then is not None:
+            self._then -= 1
+            if self._then >= 0:
+                return
             self.place = f"{self.place}, and {event} {frame.f_code.co_name}:{frame.f_lineno}"
             raise Interrupt
 
@@ -113,7 +127,7 @@ def interrupt_each(
     count = 0
     with ThreadPoolExecutor(1) as pool:
         while True:
-            interruption = Interruption(files, count * every, twice=twice)
+            interruption = Interruption(files, count * every, 0 if twice else None)
             with interruption:
                 act()
             gc.collect(0)

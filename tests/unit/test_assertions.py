@@ -1,4 +1,4 @@
-"""Assertions: what each means, which keys it needs, and which trees are refused."""
+"""Requests and assertions: what each means, which keys it needs, and what is refused."""
 
 from __future__ import annotations
 
@@ -26,8 +26,8 @@ from txn.assertions import (
     list_keys,
 )
 from txn.errors import InvalidRequestError
-from txn.model import Cell, Key
-from txn.request import bind_key
+from txn.model import Cell, Delete, Key, Mutation
+from txn.request import MAX_TOKEN, Request, add_marker, bind_key, bind_request
 
 A, B, C = Key("a", "d", "x", "t"), Key("b", "d", "x", "t"), Key("c", "d", "x", "t")
 CELLS = {A: Cell(b"5", 10), B: Cell(b"50", 20), C: None}
@@ -59,26 +59,16 @@ CELLS = {A: Cell(b"5", 10), B: Cell(b"50", 20), C: None}
     ],
 )
 def test_holds(assertion: Assertion, expected: bool) -> None:
-    """The one place where a commit is allowed or refused."""
     assert holds(assertion, CELLS) is expected
 
 
-def test_operators_build_the_tree() -> None:
-    """`&`, `|` and `~` are how people write assertions."""
-    assert Some(A) & Some(B) == And(Some(A), Some(B))
-    assert Some(A) | Some(B) == Or(Some(A), Some(B))
-    assert ~Some(A) == Not(Some(A))
-
-
 def test_an_assertion_prints_as_it_is_written() -> None:
-    """The error that names it must be readable, and can be pasted."""
     tree = ~(Some(A) | Exact(B, "1")) & GreaterThan(C, "2")
     assert repr(tree) == f"(~({Some(A)!r} | {Exact(B, '1')!r}) & {GreaterThan(C, '2')!r})"
     assert eval(repr(tree)) == tree
 
 
 def test_keys_are_found_everywhere_in_the_tree() -> None:
-    """A key that is not found is not locked, and its assertion means nothing."""
     tree = (Exact(A, "1") | ~GreaterThan(B, "1")) & (Some(C) | Version(A, 3))
     assert list(list_keys(tree)) == [A, B, C, A]
 
@@ -95,22 +85,14 @@ trees = st.recursive(
 
 @given(trees, trees)
 def test_de_morgan(a: Assertion, b: Assertion) -> None:
-    """The connectives are logic's own, however deep the tree."""
     assert holds(~(a & b), CELLS) is holds(~a | ~b, CELLS)
 
 
 @given(trees)
 def test_binding_keeps_the_tree(tree: Assertion) -> None:
-    """Giving keys their table must change nothing else."""
     moved = bind(tree, lambda key: key._replace(table=b"other"))
     assert {key.table for key in list_keys(moved)} == {b"other"}
     assert bind(moved, lambda key: key._replace(table=b"t")) == tree
-
-
-@given(trees)
-def test_well_formed_trees_are_accepted(tree: Assertion) -> None:
-    """What the operators can build, a commit takes."""
-    assert bind(tree, partial(bind_key, table=None)) == tree
 
 
 @pytest.mark.parametrize(
@@ -130,13 +112,11 @@ def test_well_formed_trees_are_accepted(tree: Assertion) -> None:
     ],
 )
 def test_malformed_assertions_are_refused(assertion: object, message: str) -> None:
-    """A typo in an assertion must never become one that holds."""
     with pytest.raises(InvalidRequestError, match=message):
         bind(assertion, partial(bind_key, table=None))
 
 
 def test_bottomless_trees_are_refused() -> None:
-    """They would exhaust the stack of whoever recovers them."""
     tree: Assertion = Some(A)
     for _ in range(MAX_DEPTH):
         tree = Not(tree)
@@ -156,35 +136,16 @@ EVERY = [
 
 
 @pytest.mark.parametrize("assertion", EVERY, ids=lambda each: type(each).__name__)
-@pytest.mark.parametrize(
-    "joined",
-    [
-        lambda one: one and Some(B),
-        lambda one: one or Some(B),
-        lambda one: not one,
-        lambda one: Some(B) if one else None,
-    ],
-    ids=["and", "or", "not", "if"],
-)
-def test_no_part_is_dropped_by_a_word_of_the_language(
-    joined: Callable[[Assertion], object], assertion: Assertion
-) -> None:
+def test_who_joins_with_words_is_told_what_to_write(assertion: Assertion) -> None:
     """`Exact(..) and Some(..)` was the second one alone, and committed what the first forbids."""
-    with pytest.raises(TypeError):
-        joined(assertion)
-
-
-def test_who_joins_with_words_is_told_what_to_write() -> None:
-    """The mistake is an easy one, and looks right."""
     with pytest.raises(TypeError, match=r"&, \| and ~"):
-        _ = Some(A) and Some(B)
+        bool(assertion)
 
 
 @pytest.mark.parametrize(("join", "kind"), [(or_, Or), (and_, And)])
 def test_a_chain_is_flat_however_long_it_is(
     join: Callable[[Any, Any], Any], kind: Callable[..., Any]
 ) -> None:
-    """One of more than a hundred was "nested too deeply", which nobody had written."""
     parts = [Exact(Key("r", "d", f"x{number}", "t"), "1") for number in range(1_000)]
     chain = reduce(join, parts)
     assert chain == kind(*parts)
@@ -196,8 +157,66 @@ def test_a_chain_is_flat_however_long_it_is(
 
 
 def test_what_joins_in_another_way_keeps_its_shape() -> None:
-    """`&` binds what `|` does not."""
     a, b, c = (Some(Key(row, "d", "x", "t")) for row in "abc")
     assert (a & b) | c == Or(And(a, b), c)
     assert a & (b | c) == And(a, Or(b, c))
     assert ~(a | b) | c == Or(Not(Or(a, b)), c)
+
+
+A, B = Key("a", "d", "x"), Key("b", "d", "x")
+
+
+@pytest.mark.parametrize(
+    ("mutations", "assertions", "message"),
+    [
+        ([], [], "needs a mutation or an assertion"),
+        ([Mutation(A, b"1"), Delete(A)], [], "mutated twice"),
+        ([A], [], "not a Mutation or Delete"),
+        ([Some(A)], [], "not a Mutation or Delete"),
+        ([], [Mutation(A, b"1")], "not an assertion"),
+        ([], [True], "not an assertion"),
+        (Mutation(A, b"1"), [], "mutations must be a list"),
+        ([Delete(A)], Some(A), "assertions must be a list"),
+        (A, [], "mutations must be a list"),
+        ("a", [], "mutations must be a list"),
+        (7, [], "mutations must be a list"),
+        ([Mutation(A, b"")], [], "empty"),
+        ([Delete("a")], [], "not a Key"),
+        ([Delete(Key("a", "d", "x_tag"))], [], "reserved"),
+    ],
+)
+def test_bad_requests_are_refused(mutations: object, assertions: object, message: str) -> None:
+    with pytest.raises(InvalidRequestError, match=message):
+        bind_request(mutations, assertions, table=b"t")  # type: ignore[arg-type]
+
+
+def test_a_key_needs_a_table_from_somewhere() -> None:
+    with pytest.raises(InvalidRequestError, match="no default table"):
+        bind_request([Delete(A)])
+
+
+@pytest.mark.parametrize("token", ["", "x" * (MAX_TOKEN + 1), 7])
+def test_bad_tokens_are_refused(token: object) -> None:
+    with pytest.raises(InvalidRequestError, match="once must"):
+        bind_request([Delete(A)], once=token, table=b"t")  # type: ignore[arg-type]
+
+
+def test_labels_are_text() -> None:
+    assert bind_request([Delete(A)], labels={"job": "42"}, table=b"t").labels == {"job": "42"}
+    with pytest.raises(InvalidRequestError, match="labels must be text"):
+        bind_request([Delete(A)], labels={"job": 42}, table=b"t")  # type: ignore[dict-item]
+    with pytest.raises(InvalidRequestError, match="UTF-8"):
+        bind_request([Delete(A)], labels={"file": "\udcff"}, table=b"t")
+
+
+def test_the_marker_is_asserted_first_and_put_with_the_rest() -> None:
+    marker = Key("once.k", "t", "done", "txn")
+    request = add_marker(Request((Delete(A),), (Some(A),)), marker, b"row")
+    assert request.assertions == (Not(Some(marker)), Some(A))
+    assert request.mutations == (Delete(A), Mutation(marker, b"row"))
+
+
+@pytest.mark.parametrize("timestamp", [0, -1, 1 << 63, 1 << 70, "5", 1.5])
+def test_a_version_is_a_timestamp_that_a_cell_can_have(timestamp: object) -> None:
+    with pytest.raises(InvalidRequestError, match="version must be a timestamp"):
+        bind_request([], [Version(Key("r", "f", "q", "t"), timestamp)])  # type: ignore[arg-type]

@@ -2,12 +2,9 @@
 
 from __future__ import annotations
 
-import os
-import resource
 import threading
-from collections import Counter
 from collections.abc import Callable, Sequence
-from contextlib import suppress
+from contextlib import nullcontext, suppress
 from pathlib import Path
 from random import Random
 from types import SimpleNamespace
@@ -17,7 +14,19 @@ import lmdb
 import pytest
 
 from tests.unit.test_tables_gone import BOTH, NEAR, Tables
-from tests.unit.worlds import POLICY, TABLE, World, X, Y, Z, stopped_at
+from tests.unit.worlds import (
+    LOST,
+    POLICY,
+    TABLE,
+    World,
+    X,
+    Y,
+    Z,
+    before,
+    list_stored,
+    record_calls,
+    stopped_at,
+)
 from txn import (
     AssertionFailedError,
     CommitOutcomeUnknown,
@@ -31,18 +40,13 @@ from txn import (
     Mutation,
     NotApplied,
     Policy,
-    StoreError,
-    Version,
-    connect,
 )
-from txn.clock import Clock, ManualClock, _find_boot
-from txn.errors import StoreClosedError, TableUnavailable
-from txn.events import Event, Phase, StoreCall
+from txn.clock import Clock, ManualClock
+from txn.errors import TableUnavailable
 from txn.model import Edit, Family
 from txn.protocol import commit as commit_module
 from txn.protocol import six_phase as six_phase_module
 from txn.protocol.context import Context
-from txn.protocol.row import status_key
 from txn.protocol.statuses import Status
 from txn.protocol.transaction import WRITTEN_WITHIN_MS
 from txn.stores import open_store
@@ -51,37 +55,40 @@ from txn.tables.kv import lmdb as lmdb_module
 from txn.tables.kv.lmdb import FIRST_MAP_SIZE, LmdbStore
 from txn.tables.kv.ordered import Reader
 from txn.testing.counting import CountingStore
-from txn.testing.faulty import NO_FAULT, Call, Crash, Fault, Reply
+from txn.testing.faulty import Call, Fault, Reply
 
-IN_PHASES = pytest.mark.parametrize("way", ["phases"], indirect=True)
 NONE: frozenset[int] = frozenset()
 Work = Callable[[Engine], object]
 
 
 @pytest.fixture(params=["phases", "one write"], autouse=True)
 def way(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
-    """The two ways to commit within the local transaction."""
     if request.param == "phases":
         monkeypatch.setattr(commit_module, "commit_in_one_write", lambda *_: False)
 
 
-def atomically(world: World) -> World:
-    """Let the world's client commit in one local transaction."""
+in_phases = pytest.mark.parametrize("way", ["phases"], indirect=True)
+
+
+def local_world() -> World:
+    world = World()
     world.faults.features |= {"atomic"}
     return world
 
 
+@pytest.fixture
+def world() -> World:
+    return local_world()
+
+
+def is_local(call: Call) -> bool:
+    return call.method == "atomically"
+
+
 def methods(world: World, work: Callable[[], object]) -> list[str]:
-    """Return the calls that the world's client makes, each as its store sees it."""
-    seen: list[str] = []
-
-    def plan(call: Call) -> Fault:
-        seen.append(call.method)
-        return NO_FAULT
-
-    world.faults.plan = plan
+    calls = record_calls(world)
     work()
-    return seen
+    return [call.method for call in calls]
 
 
 def left(world: World, status: Status, key: Key = X) -> bytes:
@@ -91,26 +98,6 @@ def left(world: World, status: Status, key: Key = X) -> bytes:
     holder = stopped_at(world, status, key)
     world.faults.features = features
     return holder
-
-
-def ends_so(world: World, fault: Fault) -> None:
-    """Let what the world's client does together next end with the fault, once."""
-    faults = [fault]
-    world.faults.plan = lambda call: (
-        faults.pop() if faults and call.method == "atomically" else NO_FAULT
-    )
-
-
-def stored(world: World) -> dict[bytes, bytes | None]:
-    """Return all that is kept, byte for byte."""
-    ordered = world.store._ordered  # type: ignore[attr-defined]
-    found: dict[bytes, bytes | None] = ordered.read(
-        lambda reader: {key: reader.get(key) for key in reader.keys(b"", b"\xff" * 8)}
-    )
-    return found
-
-
-# ------------------------------------------------------------------------------- the same rows
 
 
 def in_a_block(engine: Engine) -> None:
@@ -148,30 +135,23 @@ WORKS: dict[str, Work] = {
 
 @pytest.mark.parametrize("name", WORKS)
 def test_both_brackets_leave_the_same_rows(name: str) -> None:
-    """Values, locks, tags, and of each status when it was reached: byte for byte."""
     found = []
-    for world in (World(), atomically(World())):
+    for world in (World(), local_world()):
         world.engine.commit([Mutation(X, b"1"), Mutation(Y, b"1")])
         world.clock.advance(5)
         WORKS[name](world.engine)
-        assert b"at.1-LOCKED" in {cell for key in stored(world) for cell in key.split(b"\0")}
-        found.append(stored(world))
+        assert b"at.1-LOCKED" in {
+            cell for key in list_stored(world.store) for cell in key.split(b"\0")
+        }
+        found.append(list_stored(world.store))
     assert found[0] == found[1]
 
 
-def test_it_is_one_call_that_others_see_at_once() -> None:
-    """Nothing of it can be met half done."""
-    world = atomically(World())
+def test_it_is_one_call_that_others_see_at_once(world: World) -> None:
     done = methods(world, lambda: world.engine.commit([Mutation(X, b"1")]))
     assert done == ["describe", "atomically"]  # the first asks for the family, once
     assert methods(world, lambda: world.engine.commit([Mutation(Y, b"1")])) == ["atomically"]
     assert methods(world, lambda: WORKS["batch"](world.engine)) == ["atomically"]
-
-
-def test_a_commit_until_decided_is_complete_then() -> None:
-    """There is nothing left for a thread to do."""
-    world = atomically(World())
-    assert world.engine.commit([Mutation(X, b"1")], ack="decided").complete
 
 
 def note_durable(inner: Callable[..., Any], asked: list[bool]) -> Callable[..., Any]:
@@ -185,7 +165,6 @@ def note_durable(inner: Callable[..., Any], asked: list[bool]) -> Callable[..., 
 def test_the_decision_makes_it_durable_and_an_abort_does_not(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    """One wait for the disk a commit, and none for what changed nothing."""
     store = CountingStore(open_store("memory://", ManualClock()))
     asked: list[bool] = []
     for name in ("check_and_put", "write"):
@@ -202,12 +181,7 @@ def test_the_decision_makes_it_durable_and_an_abort_does_not(
         assert asked and True not in asked
 
 
-# ------------------------------------------------------------------------------- nobody waits
-
-
-def test_a_lock_that_is_met_undoes_it_and_the_steps_follow_one_by_one() -> None:
-    """Whoever waits for another's lease in a local transaction would keep all writers out."""
-    world = atomically(World())
+def test_a_lock_that_is_met_undoes_it_and_the_steps_follow_one_by_one(world: World) -> None:
     holder = left(world, Status.LOCKED)
     calls = methods(world, lambda: world.engine.commit([Mutation(X, b"3"), Mutation(Y, b"3")]))
     assert calls[1:3] == ["atomically", "check_and_put"]  # the first asks for the family
@@ -217,9 +191,7 @@ def test_a_lock_that_is_met_undoes_it_and_the_steps_follow_one_by_one() -> None:
     assert not world.holder(X)
 
 
-def test_a_lock_in_a_scanned_range_is_met_as_well() -> None:
-    """Its holder is settled one step after the other."""
-    world = atomically(World())
+def test_a_lock_in_a_scanned_range_is_met_as_well(world: World) -> None:
     with pytest.raises(ConflictError, match="scanned range"), world.engine.transaction() as t:
         assert not list(t.scan(stop="y"))
         left(world, Status.LOCKED)
@@ -228,21 +200,7 @@ def test_a_lock_in_a_scanned_range_is_met_as_well() -> None:
     assert not world.holder(Y)
 
 
-def test_what_is_hopeless_is_told_without_waiting() -> None:
-    """An assertion on a version that was overtaken fails whoever has the lock."""
-    world = atomically(World())
-    first = world.engine.commit([Mutation(X, b"1")])
-    world.engine.commit([Mutation(X, b"2")])
-    left(world, Status.LOCKED, X)
-    began_ms = world.clock.monotonic_ms()
-    with pytest.raises(AssertionFailedError):
-        world.engine.commit([Mutation(X, b"3")], [Version(X, first.timestamp)])
-    assert world.clock.monotonic_ms() == began_ms
-
-
-def test_a_clock_is_not_waited_for_in_it() -> None:
-    """A cell that is ahead of the clock is let be caught up with, outside."""
-    world = atomically(World())
+def test_a_clock_is_not_waited_for_in_it(world: World) -> None:
     world.store.write(
         [Edit(X, b"1", world.clock.wall_ms() + POLICY.skew_ms // 2 + 10)],
     )
@@ -251,11 +209,11 @@ def test_a_clock_is_not_waited_for_in_it() -> None:
     assert world.clock.monotonic_ms() >= 2
 
 
-@IN_PHASES
+@in_phases
 @pytest.mark.parametrize("rule", [True, False], ids=["with", "without"])
-def test_nobody_waits_in_a_local_transaction(rule: bool, monkeypatch: pytest.MonkeyPatch) -> None:
-    """By construction, whatever a phase may wait for. Else all writers would wait with it."""
-    world = atomically(World())
+def test_nobody_waits_in_a_local_transaction(
+    world: World, rule: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
     world.engine.commit([Mutation(X, b"1")])
     kept_out: list[bool] = []
 
@@ -263,7 +221,7 @@ def test_nobody_waits_in_a_local_transaction(rule: bool, monkeypatch: pytest.Mon
         context.clock.sleep_ms(10)
         other = threading.Thread(target=world.put, args=(Z, b"other"), daemon=True)
         other.start()
-        other.join(0.3)
+        other.join(60 if rule else 0.3)
         kept_out.append(other.is_alive())
         return inner(context, transactions)
 
@@ -276,42 +234,10 @@ def test_nobody_waits_in_a_local_transaction(rule: bool, monkeypatch: pytest.Mon
     assert len(world.rows()) == 2
 
 
-@IN_PHASES
-def test_nothing_foreign_runs_in_it() -> None:
-    """A listener may be slow, or use the store. It hears of each phase once, in order, afterwards,
-    and of the calls of the store."""
-    world = World()
-    world.engine.commit([Mutation(X, b"1")])
-    expected = Counter(type(event) for event in world.events)
-    world.events[:] = []
-    atomically(world)
-    seen: list[tuple[type[Event], bool]] = []
-    world.on_event = lambda event: seen.append((type(event), world.faults.is_inside))  # type: ignore[method-assign]
-    world.client(world.faults, seed=7).commit([Mutation(Y, b"1")])
-    told = Counter(kind for kind, _ in seen)
-    assert not any(is_inside for _, is_inside in seen)
-    assert told[Phase] == expected[Phase]
-    assert told[StoreCall] > 1
-    holder = left(world, Status.LOCKED, Z)
-    world.events[:] = []
-    world.engine.commit([Mutation(Z, b"3")])
-    begun = [e for e in world.events if isinstance(e, Phase) and e.outcome == "started"]
-    started = [event.name for event in begun if event.transactions]
-    assert started[:2] == ["lock", "unlock"]  # the holder's end
-    assert started.count("decide") == 1
-    assert world.engine.outcome(holder).value == "aborted"
-
-
-# ---------------------------------------------------------------------------- lost and refused
-
-
-def test_a_lost_end_is_found_out() -> None:
-    """Its rows tell whether it took effect: all of them are there, or none."""
-    world = atomically(World())
+def test_a_lost_end_is_found_out(world: World) -> None:
     world.engine.commit([Mutation(X, b"1")])
     for applied, complete in ((None, True), (NONE, False)):
-        lost = Fault(applied=applied, reply=Reply.MAYBE_APPLIED)
-        ends_so(world, lost)
+        before(world, is_local, fault=Fault(applied=applied, reply=Reply.MAYBE_APPLIED))
         results = world.engine.commit_many(
             [([Mutation(X, b"2")], []), ([Mutation(Y, b"2")], [Exact(Z, b"no")])]
         )
@@ -323,9 +249,7 @@ def test_a_lost_end_is_found_out() -> None:
         world.engine.commit([Mutation(X, b"1")])
 
 
-def test_a_lost_end_that_cannot_be_found_out_is_unknown() -> None:
-    """Then nobody is told that it failed."""
-    world = atomically(World())
+def test_a_lost_end_that_cannot_be_found_out_is_unknown(world: World) -> None:
     world.engine.commit([Mutation(X, b"1")])
     lost = Fault(reply=Reply.MAYBE_APPLIED)
     world.faults.plan = lambda call: lost
@@ -337,115 +261,26 @@ def test_a_lost_end_that_cannot_be_found_out_is_unknown() -> None:
     assert world.client(seed=2).outcome(results[0].transaction).value == "committed"
 
 
-def test_a_row_that_is_absent_after_a_long_time_tells_nothing() -> None:
-    """It may have been committed, finished and collected."""
-    world = atomically(World())
+def test_a_row_that_is_absent_after_a_long_time_tells_nothing(world: World) -> None:
     world.engine.commit([Mutation(X, b"1")])
 
-    def plan(call: Call) -> Fault:
-        if call.method == "atomically":
-            return Fault(applied=NONE, reply=Reply.MAYBE_APPLIED)
+    def pause() -> None:
         world.clock.advance(WRITTEN_WITHIN_MS)
-        return NO_FAULT
 
-    world.faults.plan = plan
+    before(world, is_local, lambda: before(world, lambda call: True, pause, times=99), LOST)
     with pytest.raises(CommitOutcomeUnknown):
         world.engine.commit([Mutation(X, b"2")])
 
 
-def test_a_status_that_nobody_knows_is_an_unknown_outcome() -> None:
-    """Of a newer version, for instance."""
-    world = atomically(World())
-    world.engine.commit([Mutation(X, b"1")])
-    world.clock.advance(1)
-
-    def plan(call: Call) -> Fault:
-        if call.method == "atomically":
-            return Fault(reply=Reply.MAYBE_APPLIED)
-        if call.method == "write":
-            row = max(row.row_key for row in world.rows())
-            world.store.write([Edit(status_key(b"txn", row), b"9-NEW", world.clock.wall_ms())])
-        return NO_FAULT
-
-    world.faults.plan = plan
-    with pytest.raises(CommitOutcomeUnknown) as caught:
-        world.engine.commit([Mutation(X, b"2")])
-    assert "9-NEW" in str(caught.value.__cause__)
-
-
-def test_a_store_that_refuses_for_a_time_is_asked_again() -> None:
-    """As any call of a store is; and nothing was done where it goes on refusing."""
-    world = atomically(World())
-    world.engine.commit([Mutation(X, b"1")])
-    refusal = Fault(applied=NONE, reply=Reply.NOT_APPLIED)
-    ends_so(world, refusal)
-    assert world.engine.commit([Mutation(X, b"2")]).complete
-    world.faults.plan = lambda call: refusal
-    with pytest.raises(NotApplied):
-        world.engine.commit([Mutation(X, b"3")])
-    assert world.value(X) == b"2"
-    assert len(world.rows()) == 2
-
-
-def test_who_dies_in_it_has_done_nothing() -> None:
-    """Or everything, where it was after the end."""
-    for applied, expected in ((NONE, b"1"), (None, b"2")):
-        world = atomically(World())
-        world.engine.commit([Mutation(X, b"1")])
-        crash = Fault(applied=applied, reply=Reply.CRASH)
-        ends_so(world, crash)
-        with pytest.raises(Crash):
-            world.engine.commit([Mutation(X, b"2")])
-        assert world.value(X) == expected
-        assert not world.holder(X)
-
-
-@IN_PHASES
-def test_a_mistake_of_ours_in_it_is_raised_and_nothing_was_done(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    """Also after the decision, which was not sent by then."""
-    world = atomically(World())
-
-    def fail(context: Context, transactions: Sequence[Any]) -> None:
-        raise KeyError("a mistake of ours")
-
-    monkeypatch.setattr(commit_module, "release_aborted", fail)
-    with pytest.raises(KeyError):
-        world.engine.commit([Mutation(X, b"1")])
-    assert world.value(X) is None
-    assert not world.rows()
-
-
-# ------------------------------------------------------------------------------- a table goes
-
-
 def test_where_a_table_is_gone_the_others_go_on() -> None:
-    """Those that need it abort; it was there when the requests were checked."""
-    world = Tables()
-    atomically(world)
-    world.engine.commit(BOTH)
-    world.disable()
-    results = world.engine.commit_many([(BOTH, []), ([Mutation(Z, b"2")], [])])
+    tables = Tables()
+    tables.faults.features |= {"atomic"}
+    tables.engine.commit(BOTH)
+    tables.disable()
+    results = tables.engine.commit_many([(BOTH, []), ([Mutation(Z, b"2")], [])])
     assert isinstance(results[0].__cause__, TableUnavailable)  # type: ignore[union-attr]
     assert isinstance(results[1], Committed)
-    assert (world.value(NEAR), world.value(Z)) == (b"1", b"2")
-    assert not world.holder(NEAR)
-
-
-def test_without_the_transaction_table_nothing_is_done() -> None:
-    """The store's error is the caller's."""
-    world = Tables()
-    atomically(world)
-    world.engine.commit(BOTH)
-    world.admin.disable(b"txn")
-    with pytest.raises(NotApplied, match="nothing was committed") as caught:
-        world.engine.commit([Mutation(Z, b"2")])
-    assert isinstance(caught.value.__cause__, TableUnavailable)
-    assert world.value(Z) is None
-
-
-# ------------------------------------------------------------------------------------- on disk
+    assert (tables.value(NEAR), tables.value(Z), tables.holder(NEAR)) == (b"1", b"2", b"")
 
 
 @pytest.fixture
@@ -465,57 +300,7 @@ def values(engine: Engine) -> list[bytes | None]:
     return [cell.value if cell else None for cell in cells.values()]
 
 
-def test_a_map_that_is_too_small_in_the_middle_of_a_commit_grows(path: str) -> None:
-    """All of it is undone and done again, with the same row key."""
-    engine = opened(path)
-    large = [Mutation(key, bytes(FIRST_MAP_SIZE // 4)) for key in (X, Y)]
-    assert engine.commit(large).complete
-    assert [value and len(value) for value in values(engine)[:2]] == [FIRST_MAP_SIZE // 4] * 2
-    assert len(list(engine.context.store.scan(b"txn"))) == 2  # and the name of the protocol
-    engine.close()
-
-
-def test_a_disk_without_room_is_named(path: str) -> None:
-    """What the error has as its cause, who prints it does not see."""
-    engine = opened(path)
-    engine.commit([Mutation(X, b"0")])
-    limits = resource.getrlimit(resource.RLIMIT_FSIZE)
-    size = (Path(path) / "data.mdb").stat().st_size
-    try:
-        resource.setrlimit(resource.RLIMIT_FSIZE, (size, limits[1]))
-        with pytest.raises(NotApplied, match=r"did not take effect.*(too large|output error)"):
-            engine.commit([Mutation(X, bytes(1_000_000))])
-    finally:
-        resource.setrlimit(resource.RLIMIT_FSIZE, limits)
-    assert engine.commit([Mutation(X, b"1")]).complete
-    engine.close()
-
-
-@pytest.mark.parametrize("scheme", ["memory://", "embedded://"])
-def test_a_process_without_free_descriptors_writes_nothing(scheme: str, path: str) -> None:
-    """The first commit reads a file of the kernel's, and each one of LMDB opens a lock file."""
-    uri = scheme if scheme == "memory://" else scheme + path
-    key, limits, held = Key("r", "d", "c", "t"), resource.getrlimit(resource.RLIMIT_NOFILE), []
-    _find_boot.cache_clear()
-    with connect(uri, policy=Policy(store_patience_ms=1)) as engine:
-        engine.ensure_table("t", ["d"])
-        resource.setrlimit(resource.RLIMIT_NOFILE, (512, limits[1]))
-        try:
-            with suppress(OSError):
-                while True:
-                    held.append(os.open(os.devnull, os.O_RDONLY))
-            with pytest.raises(NotApplied, match="nothing was written"):
-                engine.commit([Mutation(key, "1")])
-        finally:
-            for each in held:
-                os.close(each)
-            resource.setrlimit(resource.RLIMIT_NOFILE, limits)
-        assert engine.read([key]) == {key: None}
-        assert engine.commit([Mutation(key, "2")]).complete
-
-
 def test_a_full_disk_is_called_so(path: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    """LMDB calls a write that came to less than was asked for an input/output error."""
     error = lmdb_module.lmdb.Error("mdb_txn_commit: Input/output error")
     assert lmdb_module.find_reason("/", error) == str(error)
     full = SimpleNamespace(f_bavail=1, f_frsize=4_096)
@@ -523,125 +308,50 @@ def test_a_full_disk_is_called_so(path: str, monkeypatch: pytest.MonkeyPatch) ->
     assert lmdb_module.find_reason("/", error).startswith("the disk is full, 4,096 bytes are free")
 
 
-class FailingEnd:
-    """The end of a local transaction fails: before it took effect, or after that."""
-
-    def __init__(self, monkeypatch: pytest.MonkeyPatch, *, applied: bool, times: int = 1) -> None:
-        self.left = 0
-        self._applied = applied
-        self._times = times
-        self._inner = lmdb_module._Shared._apply
-        end = self
-
-        def apply(shared: Any, step: Callable[[], None]) -> None:
-            end.apply(shared, step)
-
-        monkeypatch.setattr(lmdb_module._Shared, "_apply", apply)
-
-    def begin(self) -> None:
-        self.left = self._times
-
-    def apply(self, shared: Any, step: Callable[[], None]) -> None:
-        def broken() -> None:
-            if self._applied:
-                step()
-            else:
-                step.__self__.abort()  # type: ignore[attr-defined]  # as LMDB does
-            raise lmdb.DiskError("no more disk")
-
-        self.left -= 1
-        self._inner(shared, broken if self.left >= 0 else step)
-
-
-@pytest.mark.parametrize("applied", [True, False])
-def test_an_error_of_the_disk_at_its_end_is_settled(
-    path: str, applied: bool, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """LMDB's transaction is there or not, and its row tells."""
-    engine = opened(path)
-    engine.commit([Mutation(X, b"1"), Mutation(Y, b"1")])
-    end = FailingEnd(monkeypatch, applied=applied)
-    end.begin()
-    changes = [Mutation(X, b"2"), Mutation(Y, b"2")]
-    if applied:
-        assert engine.commit(changes).complete
-    else:
-        with pytest.raises(NotApplied):
-            engine.commit(changes)
-    assert values(engine) == [b"2", b"2", b"", b""] if applied else [b"1", b"1", b"", b""]
-    engine.close()
-
-
-def test_a_disk_that_goes_on_failing_leaves_it_unknown(
-    path: str, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """What was not flushed may be undone by a power failure: nobody is told that it lasts."""
-    engine = opened(path, "")
-    engine.commit([Mutation(X, b"1")])
-    end = FailingEnd(monkeypatch, applied=True, times=1_000)
-    end.begin()
-    with pytest.raises(CommitOutcomeUnknown):
-        engine.commit([Mutation(X, b"2")])
-    end.left = 0
-    engine.close()
-
-
-def test_a_commit_waits_for_the_disk_once(path: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    """One local transaction, whose data pages are flushed as it ends, and then its meta page."""
-    engine = opened(path, "")
-    engine.commit([Mutation(X, b"1")])
-    steps: list[str] = []
+def watch_disk(monkeypatch: pytest.MonkeyPatch, act: Callable[[Callable[[], None]], None]) -> None:
     inner = lmdb_module._Shared._apply
 
     def apply(shared: Any, step: Callable[[], None]) -> None:
-        steps.append("commit" if getattr(step, "__name__", "") == "commit" else "sync")
-        inner(shared, step)
+        inner(shared, lambda: act(step))
 
     monkeypatch.setattr(lmdb_module._Shared, "_apply", apply)
-    engine.commit([Mutation(X, b"2"), Mutation(Y, b"2")])
-    assert steps == ["commit", "sync"]
-    steps.clear()
-    with pytest.raises(AssertionFailedError):
-        engine.commit([Mutation(X, b"3")], [Exact(Y, b"no")])
-    assert steps == ["commit"]
+
+
+def fail(step: Callable[[], None]) -> None:
+    step.__self__.abort()  # type: ignore[attr-defined]  # as LMDB does
+    raise lmdb.DiskError("no more disk")
+
+
+def fail_afterwards(step: Callable[[], None]) -> None:
+    step()
+    raise lmdb.DiskError("no more disk")
+
+
+@pytest.mark.parametrize(
+    ("end", "times", "error"),
+    [
+        (fail_afterwards, 1, None),
+        (fail, 1, NotApplied),
+        (fail_afterwards, 1_000, CommitOutcomeUnknown),  # a power failure may undo it
+    ],
+)
+def test_an_error_of_the_disk_at_its_end_is_settled(
+    path: str,
+    end: Callable[[Callable[[], None]], None],
+    times: int,
+    error: type[Exception] | None,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    engine = opened(path, "")
+    engine.commit([Mutation(X, b"1"), Mutation(Y, b"1")])
+    left = [end] * times
+    watch_disk(monkeypatch, lambda step: left.pop()(step) if left else step())
+    changes = [Mutation(X, b"2"), Mutation(Y, b"2")]
+    with pytest.raises(error) if error else nullcontext():
+        engine.commit(changes)
+    left.clear()
+    assert values(engine) == [b"1" if end is fail else b"2"] * 2 + [b"", b""]
     engine.close()
-
-
-def test_a_child_that_is_forked_in_it_commits_nothing(path: str) -> None:
-    """The transaction is its parent's."""
-    calls = [0]
-
-    class Forking(ManualClock):
-        def wall_ms(self) -> int:
-            calls[0] += 1
-            if calls[0] == 0:
-                assert is_inside()
-                children.append(os.fork())
-            return super().wall_ms()
-
-    def is_inside() -> object:
-        store: Any = engine.context.store
-        return store._ordered._joined.writer is not None
-
-    children: list[int] = []
-    engine = opened(path, clock=Forking())
-    engine.commit([Mutation(X, b"1")])
-    parent = os.getpid()
-    calls[0] = -2  # in the middle of what is done together
-    try:
-        found: object = engine.commit([Mutation(X, b"2")])
-    except (StoreError, CommitOutcomeUnknown) as error:
-        found = error
-    if os.getpid() != parent:
-        os._exit(0 if isinstance(found, StoreClosedError | CommitOutcomeUnknown) else 1)
-    assert os.waitstatus_to_exitcode(os.waitpid(children[0], 0)[1]) == 0
-    assert isinstance(found, Committed)
-    assert values(engine)[0] == b"2"
-    assert len(list(engine.context.store.scan(b"txn"))) == 3  # and the name of the protocol
-    engine.close()
-
-
-# ------------------------------------------------------------------------- what is done together
 
 
 def ordered_put(store: LmdbStore, key: bytes, value: bytes, *, durable: bool = False) -> None:
@@ -681,7 +391,6 @@ def test_an_error_in_a_local_transaction_undoes_all_of_it(
 
 
 def test_what_is_gathered_is_seen_by_every_way_of_reading(path: str) -> None:
-    """In a local transaction of several calls, each sees what those before it did."""
     store = LmdbStore(path, sync=False)
     ordered_put(store, b"a", b"0")
     seen: list[object] = []
@@ -703,43 +412,4 @@ def test_what_is_gathered_is_seen_by_every_way_of_reading(path: str) -> None:
         [(b"b", b"1"), (b"c", b"2")],
         ([b"b", b"c"], b"b", None),
     ]
-    store.close()
-
-
-def test_what_is_done_together_within_it_is_a_part_of_it(path: str) -> None:
-    """The steps after the decision are done together by themselves, too."""
-    store = LmdbStore(path, sync=False)
-
-    def work() -> None:
-        store.atomically(lambda: ordered_put(store, b"a", b"1"))
-        ordered_put(store, b"b", b"1")
-        raise KeyError("undone")
-
-    with pytest.raises(KeyError):
-        store.atomically(work)
-    assert (ordered_get(store, b"a"), ordered_get(store, b"b")) == (None, None)
-    store.close()
-
-
-@pytest.mark.parametrize("durable", [True, False])
-def test_it_is_durable_if_one_of_its_calls_is(
-    path: str, durable: bool, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """And the calls after that one change nothing of it."""
-    store = LmdbStore(path)
-    steps: list[object] = []
-    inner = lmdb_module._Shared._apply
-
-    def apply(shared: Any, step: Callable[[], None]) -> None:
-        steps.append(step)
-        inner(shared, step)
-
-    monkeypatch.setattr(lmdb_module._Shared, "_apply", apply)
-
-    def work() -> None:
-        ordered_put(store, b"a", b"1", durable=durable)
-        ordered_put(store, b"b", b"1", durable=False)
-
-    store.atomically(work)
-    assert len(steps) == 1 + durable
     store.close()

@@ -1,31 +1,62 @@
-"""The commit path: what it leaves behind, many at once, and once."""
+"""Commits of the six-phase path: what they leave behind, whom they meet, and calls that fail."""
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import replace
+from typing import Any
 
 import pytest
 
-from tests.unit.worlds import POLICY, TABLE, TAKEN, World, X, Y, Z, is_step, stopped_at
-from txn.assertions import Exact, Not, Some, Version
-from txn.errors import AbortedError, AssertionFailedError, ConflictError, InvalidRequestError
-from txn.events import Phase
+from tests.unit.worlds import (
+    DOWN,
+    LOST,
+    POLICY,
+    TAKEN,
+    World,
+    X,
+    Y,
+    after_status,
+    always,
+    before,
+    is_step,
+    steps_to,
+    stopped_at,
+    writes,
+)
+from txn.assertions import Exact, Some
+from txn.errors import (
+    AbortedError,
+    AssertionFailedError,
+    CommitOutcomeUnknown,
+    ConflictError,
+    DeadlineError,
+    InvalidRequestError,
+    MaybeApplied,
+    NotApplied,
+    StoreError,
+)
+from txn.events import Helped, Phase
+from txn.host.owner import name_owner
 from txn.model import Cell, Check, Delete, Edit, Family, Key, Mutation
 from txn.protocol.clocks import FUTURE_MS
+from txn.protocol.codec import Plan, encode_plan
+from txn.protocol.commit import WRITTEN_WITHIN_MS
 from txn.protocol.recovery import roll_back
-from txn.protocol.row import FAMILY, read_rows
+from txn.protocol.row import FAMILY, column, read_rows, status_key
 from txn.protocol.statuses import Status
 from txn.protocol.transaction import load_transaction
-from txn.request import Committed, Outcome, Request
-from txn.stores.base import Answers, Store
-from txn.testing.faulty import Call, Fault, FaultyStore
+from txn.request import Committed, Outcome
+from txn.stores.base import Answers
+from txn.testing.faulty import NO_FAULT, Call, Crash, Fault, FaultyStore, Reply, faultless
 
 
-def test_all_cells_get_one_timestamp_and_nothing_stays_locked() -> None:
-    """The timestamp is the transaction's; locks and tags are empty when it is over."""
-    world = World()
+@pytest.fixture
+def world() -> World:
+    return World()
+
+
+def test_all_cells_get_one_timestamp_and_nothing_stays_locked(world: World) -> None:
     world.put(Y, b"old")
     done = world.engine.commit([Mutation(X, b"1"), Delete(Y)], [Some(Y)])
     assert world.cell(X) == Cell(b"1", done.timestamp)
@@ -36,9 +67,7 @@ def test_all_cells_get_one_timestamp_and_nothing_stays_locked() -> None:
     assert done.complete and not done.repeated
 
 
-def test_every_phase_is_in_the_row_with_its_time() -> None:
-    """A person must be able to see where the time went."""
-    world = World()
+def test_every_phase_is_in_the_row_with_its_time(world: World) -> None:
     done = world.engine.commit([Mutation(X, b"1")])
     (row,) = world.rows()
     assert (row.row_key, row.status) == (done.transaction, Status.COMPLETE)
@@ -46,9 +75,7 @@ def test_every_phase_is_in_the_row_with_its_time() -> None:
     assert list(row.began.values()) == sorted(row.began.values())
 
 
-def test_an_aborted_row_says_why() -> None:
-    """The reason is for people; it names the assertion and what was seen, as the commands do."""
-    world = World()
+def test_an_aborted_row_says_why(world: World) -> None:
     world.put(X, b"1")
     with pytest.raises(AssertionFailedError) as caught:
         world.engine.commit([Mutation(Y, b"1")], [Some(X), Exact(X, b"2")])
@@ -61,17 +88,8 @@ def test_an_aborted_row_says_why() -> None:
     assert world.holder(X) == world.holder(Y) == b""
 
 
-def test_assertions_alone_are_a_transaction() -> None:
-    """It proves that all of them held at one instant."""
-    world = World()
-    world.put(X, b"1")
-    assert world.engine.commit([], [Exact(X, b"1"), ~Some(Y)]).complete
-    assert world.value(X) == b"1"
-
-
-def test_the_commit_lies_above_everything_that_was_there() -> None:
+def test_the_commit_lies_above_everything_that_was_there(world: World) -> None:
     """Or its put would land under an earlier delete, or under a value from a faster clock."""
-    world = World()
     first = world.engine.commit([Mutation(X, b"1")])
     world.clock.set_wall_ms(world.clock.wall_ms() - 10_000)
     second = world.engine.commit([Delete(X)])
@@ -80,9 +98,8 @@ def test_the_commit_lies_above_everything_that_was_there() -> None:
     assert world.value(X) == b"3"
 
 
-def test_a_cell_from_the_future_is_refused() -> None:
+def test_a_cell_from_the_future_is_refused(world: World) -> None:
     """Following it would drag every later commit into the future as well, for ever."""
-    world = World()
     world.store.write([Edit(X, b"1", world.clock.wall_ms() + FUTURE_MS + 5_000)])
     with pytest.raises(AbortedError, match=r"lies in the future.*key=.*'x'") as caught:
         world.engine.commit([Mutation(X, b"2")])
@@ -90,51 +107,7 @@ def test_a_cell_from_the_future_is_refused() -> None:
     assert world.statuses() == [Status.ABORTED]
 
 
-def test_commits_go_above_what_another_clock_has_left_in_the_future() -> None:
-    """As of a server whose clock was a day ahead: the other key's lock is of the right time."""
-    world = World()
-    ahead_ms = world.clock.wall_ms() + 24 * 3_600_000
-    world.store.write([Edit(X, b"1", ahead_ms)])
-    first = world.engine.commit([Mutation(X, b"2"), Mutation(Y, b"2")])
-    second = world.engine.commit([Mutation(Y, b"3")])
-    assert second.timestamp > first.timestamp > ahead_ms
-    assert (world.value(X), world.value(Y)) == (b"2", b"3")
-
-
-def test_a_cell_that_outruns_the_clock_is_waited_for() -> None:
-    """Each commit adds a millisecond, so a hot cell on a fast store would reach the limit."""
-    world = World()
-    world.store.write([Edit(X, b"1", world.clock.wall_ms() + POLICY.skew_ms - 100)])
-    before = world.clock.wall_ms()
-    world.engine.commit([Mutation(X, b"2")])
-    assert world.clock.wall_ms() > before
-
-
-def test_versions_are_compared_under_the_locks() -> None:
-    """An optimistic client asserts what it has read."""
-    world = World()
-    first = world.engine.commit([Mutation(X, b"1")])
-    world.engine.commit([Mutation(X, b"2")], [Version(X, first.timestamp), Version(Y, None)])
-    with pytest.raises(AssertionFailedError):
-        world.engine.commit([Mutation(X, b"3")], [Version(X, first.timestamp)])
-    assert world.value(X) == b"2"
-
-
-def test_many_transactions_fail_and_commit_each_for_itself() -> None:
-    """One false assertion in a batch is nobody else's business."""
-    world = World()
-    results = world.engine.commit_many(
-        [([Mutation(X, b"1")], []), ([Mutation(Y, b"1")], [Some(Z)]), ([Mutation(Z, b"1")], [])]
-    )
-    assert isinstance(results[0], Committed)
-    assert isinstance(results[1], AssertionFailedError)
-    assert isinstance(results[2], Committed)
-    assert [world.value(key) for key in (X, Y, Z)] == [b"1", None, b"1"]
-
-
-def test_transactions_of_a_batch_that_share_a_key_happen_in_order() -> None:
-    """A partition of a Spark job may touch one account twice."""
-    world = World()
+def test_transactions_of_a_batch_that_share_a_key_happen_in_order(world: World) -> None:
     results = world.engine.commit_many(
         [
             ([Mutation(X, b"1")], [~Some(X)]),
@@ -146,22 +119,12 @@ def test_transactions_of_a_batch_that_share_a_key_happen_in_order() -> None:
     assert (world.value(X), world.value(Y)) == (b"2", b"3")
 
 
-def test_a_batch_with_one_bad_request_writes_nothing() -> None:
-    """Bad input is told before anything is written, and which one it is."""
-    world = World()
+def test_a_batch_with_one_bad_request_writes_nothing(world: World) -> None:
     good, bad = ([Mutation(X, b"1")], []), ([Mutation(Key("a", "d", "x_lock"), b"1")], [])
     for wrong in (bad, [Mutation(X, b"1")], ([],)):
         with pytest.raises(InvalidRequestError, match="request=1"):
             world.engine.commit_many([good, wrong])  # type: ignore[list-item]
     assert world.rows() == []
-
-
-def test_an_empty_batch_is_no_work() -> None:
-    """The last batch of a partition may be empty."""
-    world = World()
-    assert world.engine.commit_many([]) == []
-    # Those which made the transaction table, looked for locks in tables, and named the protocol.
-    assert world.faults.calls == 8
 
 
 @pytest.mark.parametrize(
@@ -171,9 +134,7 @@ def test_an_empty_batch_is_no_work() -> None:
         (Key("a", "e", "x"), "no such family.*known="),
     ],
 )
-def test_unknown_tables_and_families_are_named(key: Key, message: str) -> None:
-    """Before anything is written, so that nothing is left to repair."""
-    world = World()
+def test_unknown_tables_and_families_are_named(world: World, key: Key, message: str) -> None:
     with pytest.raises(InvalidRequestError, match=message):
         world.engine.commit([Mutation(X, b"1"), Mutation(key, b"1")])
     with pytest.raises(InvalidRequestError, match=message):
@@ -182,164 +143,73 @@ def test_unknown_tables_and_families_are_named(key: Key, message: str) -> None:
 
 
 @pytest.mark.parametrize("name", ["transaction.1", "once.token", "doctor"])
-def test_no_transaction_touches_the_transaction_table(name: str) -> None:
-    """Its rows say what is committed, and its markers what may not happen again: nobody writes them
-    but the protocol. An assertion takes a lock there, so it writes as well."""
-    world = World()
-    key = Key(name, FAMILY, "status", "txn")
+def test_no_transaction_touches_the_transaction_table(world: World, name: str) -> None:
+    families, key = world.store.describe(b"txn"), Key(name, FAMILY, "status", "txn")
+    also = key._replace(table=b"default:txn")
     asserts = ([Mutation(X, b"1")], [~(Some(X) | Some(key))])
     for given in (([Mutation(key, b"1")], []), ([Delete(key)], []), asserts):
-        with pytest.raises(InvalidRequestError, match="transaction table"):
-            world.engine.commit(*given)  # type: ignore[arg-type]
         with pytest.raises(InvalidRequestError, match=r"transaction table.*request=0"):
             world.engine.commit_many([given])  # type: ignore[list-item]
-    with pytest.raises(InvalidRequestError, match="transaction table"):
-        world.engine.run(lambda t: t.put(X, t.get(key) or b"none"))
+    for call in (
+        lambda: world.engine.ensure_table("txn", ["d"]),
+        lambda: world.engine.ensure_table("default:txn", ["d"]),
+        lambda: world.engine.commit([Mutation(also, b"1")]),
+        lambda: world.engine.run(lambda t: t.put(X, t.get(key) or b"none")),
+    ):
+        with pytest.raises(InvalidRequestError, match="the transaction table is the protocol's"):
+            call()
     assert (world.engine.read([key]), world.rows()) == ({key: None}, [])
+    assert world.store.describe(b"txn") == families
 
 
-def test_a_family_with_a_ttl_is_refused() -> None:
-    """Its locks would expire under their holders."""
-    world = World()
+def test_a_family_with_a_ttl_is_refused(world: World) -> None:
     world.store.ensure_table(b"short", {b"d": Family(ttl_ms=60_000)})
     with pytest.raises(InvalidRequestError, match="TTL"):
         world.engine.commit([Mutation(Key("a", "d", "x", "short"), b"1")])
 
 
-def test_a_repeat_answers_with_the_first_result() -> None:
-    """Whoever repeats it, and though its own assertion fails by now because of itself."""
-    world = World()
-    first = world.engine.commit([Mutation(X, b"1")], [~Some(X)], once="job/7")
-    again = world.client(seed=2).commit([Mutation(X, b"1")], [~Some(X)], once="job/7")
-    assert again == Committed(first.transaction, first.timestamp, repeated=True)
-    assert world.value(X) == b"1"
-
-
-def test_a_failed_assertion_is_no_repeat() -> None:
-    """The token is used up by a commit only."""
-    world = World()
+def test_a_failed_assertion_is_no_repeat(world: World) -> None:
     with pytest.raises(AssertionFailedError):
         world.engine.commit([Mutation(X, b"1")], [Some(Y)], once="job/7")
     world.put(Y, b"1")
     assert not world.engine.commit([Mutation(X, b"1")], [Some(Y)], once="job/7").repeated
 
 
-def test_one_token_twice_in_a_batch_commits_once() -> None:
-    """The marker is a key like any other, and orders the two."""
-    world = World()
-    request = Request((Mutation(X, b"1"),), (~Some(X),), once=b"t")
-    first, second = world.engine.commit_many([request, request])
-    assert isinstance(first, Committed) and isinstance(second, Committed)
-    assert (first.repeated, second.repeated) == (False, True)
-    assert first.transaction == second.transaction
-
-
-def test_the_phases_are_told_to_the_watch_in_order() -> None:
-    """Progress bars and metrics are built on it."""
-    world = World()
-    world.engine.commit([Mutation(X, b"1")])
-    done = [e.name for e in world.events if isinstance(e, Phase) and e.outcome == "done"]
-    assert done == ["lock", "assert", "decide", "put", "clean", "unlock"]
-
-
-def test_a_store_without_multi_cell_checks_gets_no_times() -> None:
-    """There each cell of a checked put is a request of its own."""
-    world = World()
-    world.faults.features = frozenset()
-    world.engine.commit([Mutation(X, b"1")])
-    assert world.rows()[0].began == {}
-    assert world.rows()[0].status is Status.COMPLETE
-
-
-def test_the_marker_is_asserted_before_all_else() -> None:
-    """See `with_marker`; this is what makes a repeat recognisable."""
-    world = World()
-    world.engine.commit([Mutation(X, b"1")], once="t")
-    marker = Key("once.t", FAMILY, "done", "txn")
-    (row,) = world.rows()
-    assert row.buffer is not None
-    assert row.buffer.request.assertions[0] == Not(Some(marker))
-    assert (world.value(marker) or b"").startswith(row.row_key + b" #")
-
-
-def test_tables_are_told_apart() -> None:
-    """The same row, family and column in two tables are two keys."""
-    world = World()
-    world.engine.ensure_table("other", ["d"])
-    there = X._replace(table=b"other")
-    world.engine.commit([Mutation(X, b"1"), Mutation(there, b"2")])
-    assert (world.value(X), world.value(there)) == (b"1", b"2")
-    assert world.store.describe(TABLE) is not None
-
-
-def test_a_read_before_the_step_that_it_travels_with_is_used() -> None:
-    """Over a network the read of the cells and the step to 1-LOCKED cost one wait, not two. A
-    server may run the read first."""
-    world = World()
-    world.faults.reads_early = lambda: True
-    calls: list[Call] = []
-
-    def plan(call: Call) -> Fault:
-        calls.append(call)
-        return Fault()
-
-    world.faults.plan = plan
-    assert world.engine.commit([Mutation(X, b"1")], [~Some(Y)]).complete
-    looks = [len(call.items) for call in calls if call.method == "read"]
-    assert looks[-1:] == [6]
-    at = [call.method for call in calls].index("read", len(calls) - 7)
-    assert [is_step(item, Status.LOCKED) for item in calls[at + 1].items] == [True]
-    assert world.value(X) == b"1"
-
-
-def test_an_abort_between_the_read_and_its_step_makes_the_step_fail() -> None:
+def test_an_abort_between_the_read_and_its_step_makes_the_step_fail(world: World) -> None:
     """What was read under the locks is true while they are held, which the step proves."""
-    world = World()
     world.engine.commit([Mutation(X, b"0")])
     world.faults.reads_early = lambda: True
     aborted: list[bytes] = []
 
-    def plan(call: Call) -> Fault:
-        if any(is_step(item, Status.LOCKED) for item in call.items) and not aborted:
-            aborted.append(world.holder(X))
-            context = world.client(seed=3).context
-            row = read_rows(context, aborted)[aborted[0]]
-            roll_back(context, [load_transaction(context, row)], lambda _: "impatience")
-            world.client(seed=4).commit([Mutation(X, b"1")])
-        return Fault()
+    def abort_and_overtake() -> None:
+        aborted.append(world.holder(X))
+        context = world.client(seed=3).context
+        row = read_rows(context, aborted)[aborted[0]]
+        roll_back(context, [load_transaction(context, row)], lambda _: "impatience")
+        world.client(seed=4).commit([Mutation(X, b"1")])
 
-    world.faults.plan = plan
+    before(world, steps_to(Status.LOCKED), abort_and_overtake)
     world.engine.commit([Mutation(X, b"2")], [Exact(X, b"1")])
     assert world.value(X) == b"2"
     assert world.engine.outcome(aborted[0]) is Outcome.ABORTED
 
 
-class Past(FaultyStore):
-    """A store that answers the reads under locks from the past, as a gateway may."""
-
-    def __init__(self, inner: Store, cells: Mapping[Key, Cell | None]) -> None:
-        super().__init__(inner)
-        self._cells = cells
-
-    def check_and_read(
-        self,
-        checks: Sequence[Check],
-        keys: Collection[Key],
-        stamps: Collection[Key] = (),
-        *,
-        durable: bool = True,
-    ) -> Answers:
-        answers, found, times = super().check_and_read(checks, keys, stamps, durable=durable)
-        return answers, {key: self._cells.get(key, found[key]) for key in found}, times
-
-
 def test_an_answer_from_before_its_locks_aborts_a_transaction() -> None:
-    """It shows another holder, and values that this one has replaced since."""
     world = World(replace(POLICY, attempts=1))
     world.put(X, b"0")
     row_key = stopped_at(world, Status.LOCKED)
     past = world.store.read([X, X.lock, X.tag])
     assert past[X.lock] and past[X.lock].value == row_key
+    store = FaultyStore(
+        world.store
+    )  # answers the reads under locks from the past, as a gateway may
+    check_and_read = store.check_and_read
+
+    def answer_late(*args: Any, **given: Any) -> Answers:
+        answers, found, times = check_and_read(*args, **given)
+        return answers, {key: past.get(key, cell) for key, cell in found.items()}, times
+
+    store.check_and_read = answer_late  # type: ignore[method-assign]
     world.clock.advance(POLICY.lock_ttl_ms)
     later = world.client(seed=2)
     for _ in range(2):
@@ -348,5 +218,230 @@ def test_an_answer_from_before_its_locks_aborts_a_transaction() -> None:
         world.clock.advance(POLICY.lock_ttl_ms)
     assert world.value(X) == b"2"
     with pytest.raises(ConflictError):
-        world.client(Past(world.store, past), seed=3).commit([Mutation(X, b"3")], [Exact(X, b"0")])
+        world.client(store, seed=3).commit([Mutation(X, b"3")], [Exact(X, b"0")])
     assert world.value(X) == b"2"
+
+
+@pytest.mark.parametrize("applied", [None, frozenset()], ids=["1-LOCKED", "0-WRITTEN"])
+def test_an_undecided_holder_is_aborted_after_its_lease(
+    world: World, applied: frozenset[int] | None
+) -> None:
+    after_status(world, Status.LOCKED, Fault(applied, Reply.CRASH))
+    with pytest.raises(Crash):
+        world.engine.commit([Mutation(X, b"2")])
+    began = world.clock.monotonic_ms()
+    world.client(seed=2).commit([Mutation(X, b"3")])
+    assert world.clock.monotonic_ms() - began >= POLICY.lock_ttl_ms
+    assert world.value(X) == b"3"
+    assert set(world.statuses()) == {Status.ABORTED, Status.COMPLETE}
+
+
+@pytest.mark.parametrize("status", [Status.ASSERTED, Status.PUT, Status.CLEANING])
+def test_a_decided_holder_is_finished_by_whoever_waits(world: World, status: Status) -> None:
+    holder = stopped_at(world, status)
+    world.engine.commit([Mutation(X, b"3")], [Exact(X, b"2")])
+    assert world.value(X) == b"3"
+    assert world.engine.outcome(holder) is Outcome.COMMITTED
+    (helped,) = [event for event in world.events if isinstance(event, Helped)]
+    assert (helped, helped.owner) == (Helped(holder, "rolled forward"), name_owner())
+
+
+def test_a_decided_row_that_does_not_decode_keeps_its_locks(world: World) -> None:
+    holder = stopped_at(world, Status.ASSERTED)
+    world.store.write([Edit(column(b"txn", holder, b"plan"), b"junk", world.clock.wall_ms())])
+    with pytest.raises(DeadlineError, match=holder.decode()):
+        world.client(seed=2).commit([Mutation(X, b"3")])
+    assert world.holder(X) == holder
+
+
+@pytest.mark.parametrize("early", [False, True])
+def test_a_slow_attempt_aborts_at_its_deadline(world: World, early: bool) -> None:
+    world.faults.reads_early = lambda: early
+
+    def slow(call: Call) -> Fault:
+        if call.method == "read":
+            world.clock.advance(POLICY.deadline_ms + 1)
+        return Fault()
+
+    world.faults.plan = slow
+    with pytest.raises(DeadlineError, match="before the decision"):
+        world.engine.commit([Mutation(X, b"1")])
+    assert world.value(X) is None and world.holder(X) == b""
+
+
+@pytest.mark.parametrize(
+    "fault",
+    [Fault(reply=Reply.MAYBE_APPLIED), LOST, DOWN, Fault(twice=True)],
+    ids=["applied and lost", "not applied and lost", "refused", "sent twice by the gateway"],
+)
+def test_each_call_may_fail_once(fault: Fault) -> None:
+    world, seen = World(), set[object]()
+
+    def plan(call: Call) -> Fault:
+        if call.method == "read" or call.items in seen:
+            return NO_FAULT
+        seen.add(call.items)
+        return fault
+
+    world.faults.plan = plan
+    assert world.engine.commit([Mutation(X, b"1"), Mutation(Y, b"1")]).complete
+    assert (world.value(X), world.value(Y)) == (b"1", b"1")
+    assert world.holder(X) == world.holder(Y) == b""
+    assert world.statuses() == [Status.COMPLETE]
+
+
+@pytest.mark.parametrize("status", [Status.WRITTEN, Status.LOCKED])
+def test_a_store_that_fails_before_the_decision_has_committed_nothing(
+    world: World, status: Status
+) -> None:
+    always(world, steps_to(status), LOST)
+    with pytest.raises(NotApplied, match="nothing was committed: the reply was lost") as caught:
+        world.engine.commit([Mutation(X, b"1")])
+    assert isinstance(caught.value.__cause__, MaybeApplied)
+    assert world.value(X) is None
+
+
+@pytest.mark.parametrize("lost_before", [False, True])
+def test_a_decision_that_was_certainly_not_sent_is_not_taken(
+    world: World, lost_before: bool
+) -> None:
+    faults = [LOST] if lost_before else []
+    decides = steps_to(Status.ASSERTED)
+    world.faults.plan = lambda call: (
+        (faults.pop() if faults else DOWN) if decides(call) else NO_FAULT
+    )
+    with pytest.raises(CommitOutcomeUnknown if lost_before else NotApplied):
+        world.engine.commit([Mutation(X, b"1")])
+    assert world.statuses() == [Status.LOCKED]
+    world.clock.advance(POLICY.lock_ttl_ms)
+    other = world.client(seed=2)
+    for _ in range(3):
+        with suppress(ConflictError):
+            other.commit([Mutation(X, b"2")])
+        world.clock.advance(POLICY.lock_ttl_ms)
+    assert world.value(X) == b"2"
+
+
+@pytest.mark.parametrize("applied", [True, False])
+def test_a_decision_that_cannot_be_read_is_unknown(world: World, applied: bool) -> None:
+    always(world, steps_to(Status.ASSERTED), Fault(reply=Reply.MAYBE_APPLIED) if applied else LOST)
+    with pytest.raises(CommitOutcomeUnknown) as caught:
+        world.engine.commit([Mutation(X, b"1")])
+    assert isinstance(caught.value.__cause__, StoreError)
+    expected = Outcome.COMMITTED if applied else Outcome.UNDECIDED
+    assert world.client(seed=2).outcome(caught.value.transaction) is expected
+
+
+@pytest.mark.parametrize(
+    ("age_ms", "error"), [(0, ConflictError), (WRITTEN_WITHIN_MS + 1, CommitOutcomeUnknown)]
+)
+def test_a_row_that_vanished_during_the_decision_is_unknown_unless_it_is_new(
+    world: World, age_ms: int, error: type[Exception]
+) -> None:
+    """Rows are kept for longer than some minutes, so a new one was undone by a crash."""
+
+    def vanish() -> None:
+        status = status_key(b"txn", world.holder(X))
+        cell = world.cell(status)
+        world.store.write([Edit(status, None, cell.timestamp if cell else 0)])
+        world.clock.advance(age_ms + 2)
+
+    before(world, steps_to(Status.ASSERTED), vanish, times=99)
+    with pytest.raises(error):
+        world.engine.commit([Mutation(X, b"1")])
+    assert world.value(X) is None
+    is_new = error is ConflictError
+    assert {row.status for row in world.rows()} == {Status.ABORTED if is_new else None}
+
+
+def abort_before(world: World, step: Status, before_it: Status, end: Status, times: int) -> None:
+    """Let others abort the world's transactions, so many times, just before a step of theirs."""
+
+    def abort() -> None:
+        status = status_key(b"txn", world.holder(X))
+        aborted = [Check(status, before_it.value, ((status, end.value),))]
+        assert world.store.check_and_put(aborted) == [True]
+
+    before(world, steps_to(step), abort, times=times)
+
+
+@pytest.mark.parametrize(
+    ("step", "before_it", "end"),
+    [
+        (Status.ASSERTED, Status.LOCKED, Status.ABORTING),
+        (Status.LOCKED, Status.WRITTEN, Status.ABORTED),
+    ],
+)
+def test_attempts_that_others_abort_are_bounded_and_their_locks_released(
+    world: World, step: Status, before_it: Status, end: Status
+) -> None:
+    abort_before(world, step, before_it, end, times=99)
+    with pytest.raises(ConflictError, match=f"before {step}"):
+        world.engine.commit([Mutation(X, b"1")])
+    assert world.statuses() == [Status.ABORTED] * POLICY.attempts
+    assert world.holder(X) == b""
+
+
+def test_a_committed_transaction_is_reported_though_the_store_fails_after(
+    world: World, caplog: pytest.LogCaptureFixture
+) -> None:
+    always(world, writes, DOWN)
+    done = world.engine.commit([Mutation(X, b"1")])
+    assert not done.complete
+    assert Phase("roll forward", "failed", 1, 1) in world.events
+    (record,) = caplog.records
+    assert (record.name, record.levelname) == ("txn", "WARNING")
+    assert "roll forward of 1 left to others" in record.getMessage()
+    assert done.transaction.decode() in record.getMessage()
+    assert "NotApplied" in record.getMessage()
+    caplog.clear()
+    world.engine.commit_many([([Mutation(X._replace(row=b"%d" % i), b"1")], []) for i in range(12)])
+    (record,) = caplog.records
+    assert record.getMessage().count("transaction.") == 10  # of a batch that may have thousands
+    world.faults.plan = faultless
+    world.clock.advance(POLICY.courtesy_ms)
+    assert world.engine.read([X])[X] == Cell(b"1", done.timestamp)
+    world.engine.commit([Mutation(X, b"2")], [Exact(X, b"1")])
+
+
+def test_a_no_from_a_server_that_is_behind_is_asked_again(world: World) -> None:
+    """Refused, and yet unchanged when it is read: that settles nothing."""
+    behind: list[Key] = []
+
+    def plan(call: Call) -> Fault:
+        for item in call.items:
+            if is_step(item, Status.LOCKED) and not behind:
+                behind.append(item.key)
+                world.store.check_and_put([Check(item.key, b"0-WRITTEN", ((item.key, b"?"),))])
+        if call.method == "read" and behind and call.items[0] == behind[0]:
+            world.store.check_and_put([Check(behind[0], b"?", ((behind[0], b"0-WRITTEN"),))])
+        return NO_FAULT
+
+    world.faults.plan = plan
+    assert world.engine.commit([Mutation(X, b"1")]).complete
+    assert behind
+
+
+def test_a_holder_that_decides_while_it_is_aborted_stays_committed(world: World) -> None:
+    holder = stopped_at(world, Status.LOCKED)
+    status = status_key(b"txn", holder)
+    t = load_transaction(world.engine.context, read_rows(world.engine.context, [holder])[holder])
+    decided: list[bytes] = []
+
+    def decide() -> None:
+        t.plan = Plan(world.clock.wall_ms() + 1, (0,))
+        puts = (
+            (column(b"txn", holder, b"plan"), encode_plan(t.plan)),
+            (status, Status.ASSERTED.value),
+        )
+        assert world.store.check_and_put([Check(status, b"1-LOCKED", puts)]) == [True]
+        decided.append(holder)
+
+    def aborts(call: Call) -> bool:
+        steps = [item for item in call.items if is_step(item, Status.ABORTING)]
+        return any(isinstance(item, Check) and item.key == status for item in steps)
+
+    before(world, aborts, decide)
+    world.client(world.faults, seed=2).commit([Mutation(X, b"3")], [Exact(X, b"2")])
+    assert decided
+    assert world.engine.outcome(holder) is Outcome.COMMITTED

@@ -2,39 +2,30 @@
 
 from __future__ import annotations
 
-import socket
 import threading
 import time
-from collections.abc import AsyncIterator, Callable, Iterator, Sequence
-from importlib.metadata import version
+from collections.abc import AsyncIterator, Callable, Iterator
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-import txn
-from tests.unit.worlds import POLICY, TABLE, World, X, Y, after_status, stopped_at
+from tests.unit.worlds import POLICY, World, X, Y, stopped_at
 from txn.assertions import Some
 from txn.client.block import OptimisticTransaction
 from txn.client.connect import connect
 from txn.client.engine import Engine
-from txn.client.local import Order
 from txn.client.tasks import AsyncEngine
-from txn.clock import poll
-from txn.errors import AssertionFailedError, InvalidRequestError, NotApplied, TxnError
-from txn.model import Cell, Delete, Edit, Key, Mutation
+from txn.errors import AssertionFailedError, InvalidRequestError, NotApplied
+from txn.model import Cell, Edit, Key, Mutation
 from txn.policy import Policy
-from txn.protocol.row import column, is_row_key
+from txn.protocol.row import column
 from txn.protocol.statuses import Status
-from txn.protocol.transaction import PendingCommit
 from txn.request import Outcome, Request
 from txn.service.client import connect_server
-from txn.stores import open_store
-from txn.testing.faulty import Crash, Fault, Reply
 
 
 def test_outcomes() -> None:
-    """The answer to CommitOutcomeUnknown, at whatever time it is asked."""
     world = World()
     undecided = stopped_at(world, Status.LOCKED, key=X)
     decided = stopped_at(world, Status.ASSERTED, key=Y)
@@ -49,7 +40,6 @@ def test_outcomes() -> None:
 
 
 def test_an_absent_row_is_unknown_and_never_aborted() -> None:
-    """It may be that of a commit whose row was removed after its retention."""
     world = World()
     done = world.engine.commit([Mutation(X, b"1")])
     now = world.clock.wall_ms() + 1
@@ -57,72 +47,14 @@ def test_an_absent_row_is_unknown_and_never_aborted() -> None:
     assert world.engine.outcome(done.transaction) is Outcome.UNKNOWN
 
 
-def test_decided_is_acknowledged_before_it_is_complete() -> None:
-    """The caller waits for the commit point only; the rest is done behind its back."""
-    world = World()
-    done = world.engine.commit([Mutation(X, b"1")], ack="decided")
-    assert not done.complete
-    world.engine.flush()
-    assert world.statuses() == [Status.COMPLETE]
-    assert world.cell(X) == Cell(b"1", done.timestamp)
-
-
-def test_close_finishes_what_was_acknowledged() -> None:
-    """A program that ends right after its last commit leaves nothing to repair."""
-    store = open_store("memory://left")
-    with Engine(store, table="data") as engine:
-        engine.ensure_table("data", ["d"])
-        for number in range(50):
-            engine.commit([Mutation(Key(f"r{number}", "d", "x"), b"1")], ack="decided")
-    rows = [row for row in open_store("memory://left").scan(b"txn") if is_row_key(row.row)]
-    statuses = {row.cells[column(b"txn", row.row, b"status")].value for row in rows}
-    assert (len(rows), statuses) == (50, {b"5-COMPLETE"})
-
-
-def test_a_finisher_that_dies_leaves_decided_rows() -> None:
-    """The background is no different from any other client."""
-    world = World()
-    down = Fault(applied=frozenset(), reply=Reply.NOT_APPLIED)
-    world.faults.plan = lambda call: (
-        down if any(isinstance(item, Edit) for item in call.items) else Fault()
-    )
-    world.engine.commit([Mutation(X, b"1")], ack="decided")
-    world.engine.flush()
-    assert world.statuses() == [Status.ASSERTED]
-
-
 def test_too_many_unfinished_are_waited_for() -> None:
-    """A client that commits faster than it finishes must not fill its memory."""
     world = World(policy=Policy(background_commits=1))
     requests = [Request((Mutation(key, b"1"),)) for key in (X, Y)]
     world.engine.commit_many(requests, ack="decided")
     assert world.statuses() == [Status.COMPLETE] * 2
 
 
-def test_flush_waits_for_what_was_there_and_not_for_what_goes_on_coming(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    """Other threads may commit without end."""
-    world = World()
-    finisher = world.engine._backend._finisher  # type: ignore[attr-defined]
-    done = []
-
-    def finish_and_find_another(_: object, transactions: Sequence[int], tell: object) -> None:
-        done.extend(transactions)
-        finisher.submit(world.engine.context, [len(done)])
-
-    monkeypatch.setattr("txn.client.finisher.roll_forward", finish_and_find_another)
-    finisher.submit(world.engine.context, [-1, -2])
-    finisher.flush()
-    assert done[:2] == [-1, -2]
-    monkeypatch.setattr("txn.client.finisher.roll_forward", lambda *_: None)
-    finisher.flush()
-    assert poll(lambda: finisher._thread is None, 60_000)
-
-
 def test_without_a_thread_to_spare_the_caller_finishes(monkeypatch: pytest.MonkeyPatch) -> None:
-    """A program that is ending gets no new threads, and its commits are whole all the same."""
-
     def refuse(thread: threading.Thread) -> None:
         raise RuntimeError("can't start new thread")
 
@@ -132,139 +64,45 @@ def test_without_a_thread_to_spare_the_caller_finishes(monkeypatch: pytest.Monke
     assert world.statuses() == [Status.COMPLETE]
 
 
-def test_those_of_a_call_that_share_a_lock_go_in_the_order_given() -> None:
-    """They must not be in each other's way, nor wait for what is not in theirs."""
-    world = World()
-
-    def wanted(*names: str) -> PendingCommit:
-        return world.begun(*(Mutation(Key(name, "d", "x", TABLE), b"1") for name in names))
-
-    first, second, third, fourth, fifth = every = [
-        wanted("a", "b"),
-        wanted("c"),
-        wanted("b", "d"),
-        wanted("d"),
-        wanted("e"),
-    ]
-    order = Order(every)
-    assert list(order.ready) == [first, second, fifth]
-    order.remove(second)
-    order.remove(fifth)
-    assert list(order.ready) == [first]
-    order.remove(first)
-    assert list(order.ready) == [third]
-    order.remove(third)
-    assert list(order.ready) == [fourth]
-    order.remove(fourth)
-    assert not order.ready and not Order([]).ready
-
-
-def test_rows_are_spread_over_buckets() -> None:
-    """One region must not take every transaction's writes."""
-    engine = connect("memory://", table="data", salt_buckets=10)
-    engine.ensure_table("data", ["d"])
-    keys = [Key(f"r{number}", "d", "x") for number in range(50)]
-    engine.commit_many([([Mutation(key, b"1")], []) for key in keys])
-    names = [row.row for row in engine.context.store.scan(b"txn") if is_row_key(row.row)]
-    prefixes = {name[:3] for name in names}
-    assert len(prefixes) > 5 and prefixes <= {b"%02d." % bucket for bucket in range(10)}
-    engine.close()
-
-
 def test_an_engine_that_cannot_be_opened_leaves_no_store_open(tmp_path: Path) -> None:
-    """A service that tries again would run out of connections."""
     path = tmp_path / "store"
     with pytest.raises(InvalidRequestError):
         connect(f"embedded://{path}", salt_buckets=0)
     connect(f"embedded://{path}?sync=off").close()  # refused while it is open with another sync
 
 
-@pytest.mark.parametrize("salt_buckets", [0, 101])
-def test_impossible_buckets_are_refused(salt_buckets: int) -> None:
-    """Their prefix has two digits."""
-    with pytest.raises(InvalidRequestError, match="salt_buckets must be 1 to 100"):
-        connect("memory://", salt_buckets=salt_buckets)
+PUT = [Mutation(X, b"1")]
+NO_ACK = "ack is none of 'complete', 'decided'"
+WRONG: list[tuple[Callable[[Any], object], str]] = [
+    (lambda e: e.commit(PUT, ack="done"), NO_ACK),
+    (lambda e: e.commit_many([(PUT, [])], ack="done"), NO_ACK),
+    (lambda e: e.transaction(ack="done"), NO_ACK),
+    (lambda e: e.run(len, ack="done"), NO_ACK),
+    (lambda e: e.commit(PUT, deadline_ms=10**12 + 1), "deadline_ms must be at most"),
+    (lambda e: e.run(len, deadline_ms=-(2**63)), "deadline_ms must be at most"),
+    (lambda e: e.transaction(deadline_ms="60"), "deadline_ms must be a whole number"),
+    (lambda e: e.run(len, deadline_ms=1.5), "deadline_ms must be a whole number"),
+    (lambda e: Policy(deadline_ms=True), "deadline_ms must be a whole number"),
+    (lambda e: e.commit_many([(PUT, [])], deadline_ms=1_000), "must be a list.* given=1000"),
+    (lambda e: connect("memory://", salt_buckets=0), "salt_buckets must be 1 to 100"),
+    (lambda e: connect("memory://", salt_buckets=101), "salt_buckets must be 1 to 100"),
+]
 
 
-def test_impossible_policies_are_refused() -> None:
-    """A deadline of zero would abort everything, quietly."""
-    with pytest.raises(InvalidRequestError, match="deadline_ms=0"):
-        Policy(deadline_ms=0)
-
-
-@pytest.mark.parametrize("deadline_ms", [10**12 + 1, -(2**63)])
-def test_a_bound_is_one_that_a_server_can_be_told(deadline_ms: int) -> None:
-    """It goes over the wire in 64 bits, together with others' requests."""
-    engine = World().engine
-    with pytest.raises(InvalidRequestError, match="deadline_ms must be at most"):
-        engine.commit([Mutation(X, b"1")], deadline_ms=deadline_ms)
-    with pytest.raises(InvalidRequestError, match="deadline_ms must be at most"):
-        engine.run(lambda t: None, deadline_ms=deadline_ms)
-
-
-@pytest.mark.parametrize("deadline_ms", ["60", 1.5, True])
-def test_a_bound_is_a_whole_number_of_ms(deadline_ms: object) -> None:
-    """Seconds as a text would be found out when the first lock is in the way."""
-    with pytest.raises(InvalidRequestError, match="deadline_ms must be a whole number"):
-        Policy(deadline_ms=deadline_ms)  # type: ignore[arg-type]
-    engine = World().engine
-    with pytest.raises(InvalidRequestError, match="deadline_ms must be a whole number"):
-        engine.transaction(deadline_ms=deadline_ms)  # type: ignore[arg-type]
-    with pytest.raises(InvalidRequestError, match="deadline_ms must be a whole number"):
-        engine.run(lambda t: None, deadline_ms=deadline_ms)  # type: ignore[arg-type]
-
-
-def test_many_commits_have_a_bound_each() -> None:
-    """One for all of them, as other calls have it, was a TypeError that named nothing."""
-    wanted: list[Any] = [([Mutation(X, b"1")], [])]
-    with pytest.raises(InvalidRequestError, match=r"deadline_ms must be a list.* given=1000"):
-        World().engine.commit_many(wanted, deadline_ms=1_000)  # type: ignore[arg-type]
-
-
-def test_an_unknown_acknowledgement_is_refused_before_anything_is_written() -> None:
-    """It was taken for "decided"."""
+@pytest.mark.parametrize(("call", "message"), WRONG)
+def test_what_makes_no_sense_is_refused_before_anything_is_written_or_sent(
+    call: Callable[[Any], object], message: str
+) -> None:
     world = World()
-    before, wanted = world.keys_kept(), [Mutation(X, b"1")]
-    calls: list[Callable[[Any], object]] = [
-        lambda ack: world.engine.commit(wanted, ack=ack),
-        lambda ack: world.engine.commit_many([(wanted, [])], ack=ack),
-        lambda ack: world.engine.transaction(ack=ack),
-        lambda ack: world.engine.run(lambda t: t.put(X, b"1"), ack=ack),
-    ]
-    for call in calls:
-        with pytest.raises(InvalidRequestError, match="ack is none of 'complete', 'decided'"):
-            call("done")
+    before = world.keys_kept()
+    with Engine.over(connect_server("txn://127.0.0.1:1"), "t") as served:
+        for engine in (world.engine, served):
+            with pytest.raises(InvalidRequestError, match=message):
+                call(engine)
     assert world.keys_kept() == before
 
 
-def test_an_unknown_acknowledgement_is_not_sent_to_a_server() -> None:
-    """It was a KeyError there."""
-    wrong: Any = "done"
-    with Engine.over(connect_server("txn://127.0.0.1:1"), "t") as engine:
-        with pytest.raises(InvalidRequestError, match="ack is none of"):
-            engine.commit([Mutation(X, b"1")], ack=wrong)
-        with pytest.raises(InvalidRequestError, match="ack is none of"):
-            engine.commit_many([([Mutation(X, b"1")], [])], ack=wrong)
-
-
-@pytest.mark.parametrize("given", [[[], []], (), None, (None, []), ([], None)])
-def test_what_is_no_request_is_refused_with_its_place(given: Any) -> None:
-    """A generator of requests is a long way from where they are committed."""
-    with pytest.raises(InvalidRequestError, match="request=1"):
-        World().engine.commit_many([([Mutation(X, b"1")], []), given])
-
-
-def test_a_crash_before_the_first_status_leaves_nothing() -> None:
-    """Nothing is locked before the row is there."""
-    world = World()
-    after_status(world, Status.WRITTEN, Fault(applied=frozenset(), reply=Reply.CRASH))
-    with pytest.raises(Crash):
-        world.engine.commit([Mutation(X, b"1")])
-    assert world.rows() == [] and world.holder(X) == b""
-
-
 def test_sightings_are_forgotten_when_there_are_too_many(monkeypatch: pytest.MonkeyPatch) -> None:
-    """A client that lives for months meets many holders."""
     monkeypatch.setattr("txn.protocol.recovery.REMEMBERED", 1)
     world = World()
     first = stopped_at(world, Status.LOCKED, key=X)
@@ -278,56 +116,21 @@ def test_sightings_are_forgotten_when_there_are_too_many(monkeypatch: pytest.Mon
     assert resolver.resolve(of_first) == set()  # seen anew
 
 
-def test_a_roll_forward_that_outgrows_the_store_starts_again(tmp_path: Path) -> None:
-    """The embedded store rolls forward in one local transaction, and its map starts small."""
-    value = bytes([7]) * 9_000_000
-    with connect(f"embedded://{tmp_path}/store?sync=off", table="data") as engine:
-        engine.ensure_table("data", ["d"])
-        for row in "ab":
-            done = engine.commit([Mutation(Key(row, "d", "x"), value)])
-            assert done.complete
-            key = Key(row, "d", "x")
-            assert engine.read([key]) == {key: Cell(value, done.timestamp)}
-
-
-@pytest.mark.parametrize("name", ["txn", "default:txn"])
-def test_the_transaction_table_is_nobody_s_data(name: str) -> None:
-    """It would be repaired and deleted as transactions, or as rows that nobody wrote."""
-    world = World()
-    before = world.store.describe(b"txn")
-    key = Key("a", "t", "x", name)
-    calls: list[Callable[[], object]] = [
-        lambda: world.engine.ensure_table(name, ["d"]),
-        lambda: world.engine.commit([Mutation(key, "1")]),
-        lambda: world.engine.commit([Delete(key)]),
-        lambda: world.engine.commit([Mutation(X, "1")], [Some(key)]),
-    ]
-    for call in calls:
-        with pytest.raises(InvalidRequestError, match="the transaction table is the protocol's"):
-            call()
-    assert world.store.describe(b"txn") == before and world.rows() == []
-
-
 async def write_later(t: OptimisticTransaction) -> None:
-    """A block for an AsyncEngine."""
     t.put(X, "1")
 
 
 async def list_later(t: OptimisticTransaction) -> AsyncIterator[None]:
-    """A block that does not run either."""
+    yield t.put(X, "1")
+
+
+def write_bit_by_bit(t: OptimisticTransaction) -> Iterator[None]:
     yield t.put(X, "1")
 
 
 class Later:
-    """What a library may return to be awaited."""
-
     def __await__(self) -> Iterator[None]:
         yield
-
-
-def write_bit_by_bit(t: OptimisticTransaction) -> Iterator[None]:
-    """A block that does not run."""
-    yield t.put(X, "1")
 
 
 BLOCKS: list[Callable[[Any], object]] = [
@@ -337,7 +140,6 @@ BLOCKS: list[Callable[[Any], object]] = [
 
 @pytest.mark.parametrize("block", BLOCKS)
 def test_a_block_that_would_run_later_is_refused(block: Callable[[Any], object]) -> None:
-    """Nothing was written, and nothing said so."""
     world = World()
 
     def both(t: OptimisticTransaction) -> object:
@@ -352,7 +154,6 @@ def test_a_block_that_would_run_later_is_refused(block: Callable[[Any], object])
 
 @pytest.mark.parametrize("scheme", ["txn", "hbase", "hbase+thrift2"])
 def test_connecting_without_a_server_ends_by_the_deadline(scheme: str) -> None:
-    """It took 30 s, or succeeded, and the first commit failed."""
     policy = None if scheme == "txn" else Policy(deadline_ms=100)
     began = time.monotonic()
     with pytest.raises(NotApplied, match=r"127\.0\.0\.1:1"):
@@ -360,41 +161,9 @@ def test_connecting_without_a_server_ends_by_the_deadline(scheme: str) -> None:
     assert time.monotonic() - began < 5
 
 
-def test_a_server_that_does_not_answer_is_given_up_at_the_deadline() -> None:
-    """The policy's: a server has its own, but not for how long others wait for it."""
-    with socket.create_server(("127.0.0.1", 0)) as silent:
-        began = time.monotonic()
-        with pytest.raises(TxnError):
-            connect(
-                f"hbase+thrift2://127.0.0.1:{silent.getsockname()[1]}",
-                policy=Policy(deadline_ms=100),
-            )
-        assert time.monotonic() - began < 10
-
-
 def test_an_engine_shows_what_it_is_and_no_secret() -> None:
-    """It is the first thing that a person looks at."""
     with connect("memory://shown", table="t", protocol="fenced") as engine:
         facts = "memory://shown table=b't' transactions=b'txn' protocol='fenced'"
         assert repr(engine) == f"<Engine {facts}>"
         assert repr(AsyncEngine(engine)) == f"<AsyncEngine {facts}>"
     assert repr(World().engine).startswith("<Engine of a store table=b'data'")
-
-
-def test_the_version_is_that_of_the_distribution() -> None:
-    """It is asked for in bug reports."""
-    assert txn.__version__ == version("hbase-txn")
-    with pytest.raises(AttributeError, match="no attribute 'versions'"):
-        txn.versions  # type: ignore[attr-defined]  # noqa: B018
-
-
-def test_the_public_names_are_there() -> None:
-    """`from txn import ...` is the whole interface of a program."""
-    for name in txn.__all__:
-        assert getattr(txn, name) is not None
-    assert list(txn.__all__) == sorted(txn.__all__)
-
-
-def test_type_information_is_shipped() -> None:
-    """Type checkers ignore a package without the marker."""
-    assert (Path(txn.__file__).parent / "py.typed").exists()

@@ -4,13 +4,24 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import replace
+from itertools import count
 from random import Random
 
 import pytest
 
-from tests.unit.worlds import POLICY, TABLE, World, X, Y, Z
-from txn import Engine, Outcome
-from txn.assertions import Exact, Not, Or, Some, Version
+from tests.unit.worlds import (
+    POLICY,
+    TABLE,
+    World,
+    X,
+    Y,
+    Z,
+    before,
+    plan_before,
+    steps_to,
+)
+from txn import Engine
+from txn.assertions import Assertion, Exact, Not, Or, Some, Version
 from txn.client.hot_keys import HotKeyTicket
 from txn.clock import ManualClock, poll
 from txn.errors import (
@@ -19,23 +30,19 @@ from txn.errors import (
     ConflictError,
     CorruptRowError,
     DeadlineError,
-    TableUnavailable,
 )
-from txn.model import Cell, Check, Delete, Edit, Family, Key, Mutation
+from txn.model import Check, Delete, Edit, Family, Key, Mutation
 from txn.policy import Policy
-from txn.protocol import commit as commit_module
 from txn.protocol import fenced, recovery
 from txn.protocol.clocks import FUTURE_MS
 from txn.protocol.codec import encode_plan
 from txn.protocol.commit import prepare
-from txn.protocol.locks import holder_of, read_lock
 from txn.protocol.recovery import roll_forward
-from txn.protocol.row import FREE, column, last_timestamp
+from txn.protocol.row import FREE, column
 from txn.protocol.statuses import Status
-from txn.protocol.transaction import begin_commit, load_transaction
-from txn.request import Committed, bind_request
+from txn.protocol.transaction import PendingCommit, load_transaction
+from txn.request import Committed
 from txn.stores import open_store
-from txn.tables.admin import Admin
 from txn.testing.counting import CountingStore
 from txn.testing.faulty import Call, Crash, Fault, FaultyStore, Reply
 
@@ -43,10 +50,16 @@ pytestmark = pytest.mark.usefixtures("rows_for_all")
 
 Match = Callable[[Call], bool]
 LOCK = X.row_lock
-LOGS = b"logs"
-FAR = Key("zz", "d", "x", LOGS)
-CRASH = Fault(reply=Reply.CRASH)
-IMPATIENT = replace(POLICY, attempts=1)
+
+
+@pytest.fixture
+def world() -> World:
+    return fenced_world()
+
+
+@pytest.fixture
+def impatient() -> World:
+    return fenced_world(replace(POLICY, attempts=1))
 
 
 def fenced_world(policy: Policy = POLICY) -> World:
@@ -55,48 +68,28 @@ def fenced_world(policy: Policy = POLICY) -> World:
     return world
 
 
-def edits_of(call: Call) -> list[Edit]:
-    checked = [edit for item in call.items if isinstance(item, Check) for edit in item.edits]
-    return checked + [item for item in call.items if isinstance(item, Edit)]
-
-
-def asks_for(status: Status) -> Match:
-    """Match the call that brings a row to the status."""
-    return lambda call: any(edit.value == status.value for edit in edits_of(call))
-
-
 def locks(call: Call) -> bool:
-    """Match the call that asks for locks."""
     checked = [item for item in call.items if isinstance(item, Check) and not item.puts]
     return any(b"@" in (edit.value or b"") for item in checked for edit in item.edits)
 
 
 def reads(key: Key) -> Match:
-    """Match a read of the key."""
     return lambda call: call.method == "read" and key in call.items
 
 
-def before(world: World, match: Match, act: Callable[[], object], times: int = 1) -> None:
-    """Let something happen before the next calls of the world's engine that match."""
-    left = [act] * times
-
-    def plan(call: Call) -> Fault:
-        if left and match(call):
-            left.pop()()
-        return Fault()
-
-    world.faults.plan = plan
+def confirms(call: Call) -> bool:
+    return reads(LOCK)(call) and X not in call.items
 
 
 def other(world: World, *mutations: Mutation | Delete) -> Committed:
-    """Another client commits."""
     return world.client(seed=len(world.rows()) + 50).commit(mutations)
 
 
-def dies(world: World, match: Match, *mutations: Mutation | Delete, lost: bool = False) -> bytes:
-    """Let a client die at a call; return the row key of its transaction."""
-    fault = Fault(frozenset(), Reply.CRASH) if lost else CRASH
-    store = FaultyStore(world.store, lambda call: fault if match(call) else Fault())
+def dies(world: World, *mutations: Mutation | Delete, decided: bool = False) -> bytes:
+    """Let a client die at its decision; return the row key of its transaction."""
+    store = FaultyStore(world.store)
+    fault = Fault(None if decided else frozenset(), Reply.CRASH)
+    store.plan = plan_before(steps_to(Status.ASSERTED), fault=fault)
     known = {row.row_key for row in world.rows()}
     with pytest.raises(Crash):
         world.client(store, seed=len(known) + 200).commit(mutations or [Mutation(X, b"2")])
@@ -104,19 +97,13 @@ def dies(world: World, match: Match, *mutations: Mutation | Delete, lost: bool =
     return row_key
 
 
-def holder(world: World, key: Key = X) -> bytes:
-    return holder_of(key.row_lock, world.cell(key.row_lock))
+def prepare_alone(world: World, t: PendingCommit, *, patient: bool) -> list[PendingCommit]:
+    contention = world.engine._backend._contention  # type: ignore[attr-defined]
+    return prepare(world.engine.context, [t], contention, patient)
 
 
-def commit(engine: Engine, *args: object) -> object:
-    """Return what became of a transaction, an error too."""
-    return engine.commit_many([args])[0]  # type: ignore[list-item]
-
-
-# --------------------------------------------------------------------------------- requests
-
-
-def counted(requests: int) -> CountingStore:
+@pytest.mark.parametrize("requests", [1, 5])
+def test_a_transfer_makes_five_requests_however_many_there_are(requests: int) -> None:
     store = CountingStore(FaultyStore(open_store("memory://", ManualClock())))
     store.ensure_table(TABLE, {b"d": Family()})
     engine = Engine(store, clock=ManualClock(), rng=Random(1), protocol="fenced")
@@ -124,18 +111,9 @@ def counted(requests: int) -> CountingStore:
     for row in rows:
         engine.commit([Mutation(row, b"0")])
     store.reset()
-    results = engine.commit_many(
-        ([Mutation(a, b"1"), Mutation(b, b"1")], [Exact(a, b"0")])
-        for a, b in zip(rows[::2], rows[1::2], strict=True)
-    )
-    assert all(isinstance(result, Committed) for result in results)
-    return store
-
-
-@pytest.mark.parametrize("requests", [1, 5])
-def test_a_transfer_makes_five_requests_however_many_there_are(requests: int) -> None:
-    """That is what this protocol is for: a lock for each row, and one cell compared to decide."""
-    trace = [call for call in counted(requests).trace if call.items]
+    pairs = zip(rows[::2], rows[1::2], strict=True)
+    engine.commit_many(([Mutation(a, b"1"), Mutation(b, b"1")], [Exact(a, b"0")]) for a, b in pairs)
+    trace = [call for call in store.trace if call.items]
     made = [(call.method, len(call.items)) for call in trace]
     assert [method for method, _ in made] == [
         "check_and_read",  # two values, or their timestamps, and two locks
@@ -150,279 +128,91 @@ def test_a_transfer_makes_five_requests_however_many_there_are(requests: int) ->
     assert all(lock.expected is not None for lock in locks[requests - 1 :])
 
 
-def test_columns_of_one_row_share_a_lock() -> None:
-    """Twelve columns cost what one costs."""
-    world = fenced_world()
-    columns = [X._replace(column=b"c%d" % i) for i in range(12)]
-    asked: list[int] = []
-    before(world, locks, lambda: asked.append(1), times=9)
-    world.engine.commit([Mutation(key, b"1") for key in columns])
-    assert asked == [1]
-    assert {world.value(key) for key in columns} == {b"1"}
-    assert world.value(LOCK) == b"2"
-
-
-def test_a_false_assertion_writes_nothing() -> None:
-    """Not even a transaction row: one request tells."""
-    world = fenced_world()
-    calls = world.faults.calls
+@pytest.mark.parametrize(
+    ("asserted", "calls"), [(Exact(X, b"9"), 1), (Or(Exact(X, b"9"), Exact(Y, b"9")), 2)]
+)
+def test_a_false_assertion_writes_nothing(world: World, asserted: Assertion, calls: int) -> None:
+    before = world.faults.calls
     with pytest.raises(AssertionFailedError):
-        world.engine.commit([Mutation(X, b"1")], [Exact(X, b"other")])
-    assert (world.faults.calls - calls, len(world.rows())) == (1, 1)
+        world.engine.commit([Mutation(Z, b"1")], [asserted])
+    assert (world.faults.calls - before, len(world.rows())) == (calls, 1)
 
 
-def test_a_false_assertion_of_two_rows_costs_a_second_look() -> None:
-    """Its rows were read one after the other: only what stands still proves anything."""
-    world = fenced_world()
-    calls = world.faults.calls
-    with pytest.raises(AssertionFailedError):
-        world.engine.commit([Mutation(Z, b"1")], [Or(Exact(X, b"9"), Exact(Y, b"9"))])
-    assert (world.faults.calls - calls, len(world.rows())) == (2, 1)
+def test_a_write_that_loses_a_race_keeps_its_other_locks(impatient: World) -> None:
+    before(impatient, locks, lambda: other(impatient, Mutation(X, b"1")))
+    impatient.engine.commit([Mutation(X, b"2"), Mutation(Y, b"2")])
+    assert [impatient.value(key.row_lock) for key in (X, Y)] == [b"3", b"2"]
 
 
-def test_an_overtaken_version_is_told_at_once_though_a_lock_is_held() -> None:
-    """Versions only grow: nobody waits for a lock to learn what is known."""
-    world = fenced_world()
-    old = world.cell(X)
-    other(world, Mutation(X, b"1"))
-    dies(world, asks_for(Status.ASSERTED), lost=True)
-    began_ms, calls = world.clock.monotonic_ms(), world.faults.calls
-    with pytest.raises(AssertionFailedError):
-        world.engine.commit([Mutation(X, b"3")], [Version(X, old.timestamp if old else None)])
-    assert (world.clock.monotonic_ms(), world.faults.calls) == (began_ms, calls + 1)
-
-
-# ------------------------------------------------------------------------------- contention
-
-
-def test_a_write_that_loses_a_race_goes_on_in_the_same_attempt() -> None:
-    """Nothing was asserted of the row, so that somebody else has been there is no matter."""
-    world = fenced_world(IMPATIENT)
-    before(world, locks, lambda: other(world, Mutation(X, b"1")))
-    world.engine.commit([Mutation(X, b"2")])
-    assert world.value(X) == b"2"
-    assert len(world.rows()) == 3
-
-
-def test_a_lock_that_is_refused_and_found_free_is_asked_for_again() -> None:
-    """The server was behind when it was asked, or when it was read. The first request may still be
-    granted, so that the lock counts as one that may have to be released."""
-    world = fenced_world(IMPATIENT)
-    free = world.cell(LOCK)
-    assert free is not None
-    behind: list[Call] = []
-
-    def plan(call: Call) -> Fault:
-        if locks(call) and not behind:
-            behind.append(call)
-            world.store.write([Edit(LOCK, b"7", free.timestamp + 1)])
-        elif behind and reads_lock(call):
-            world.store.write([Edit(LOCK, free.value, free.timestamp + 1)])
-        return Fault()
-
-    def reads_lock(call: Call) -> bool:
-        return call.method == "read" and LOCK in call.items
-
-    world.faults.plan = plan
-    assert world.engine.commit([Mutation(X, b"2"), Mutation(Y, b"2")]).complete
-    assert behind
-    assert (world.value(X), world.value(LOCK)) == (b"2", b"2")
-
-
-def test_a_write_that_loses_a_race_keeps_its_other_locks() -> None:
-    """Else who has many rows would never get them all."""
-    world = fenced_world(IMPATIENT)
-    before(world, locks, lambda: other(world, Mutation(X, b"1")))
-    world.engine.commit([Mutation(X, b"2"), Mutation(Y, b"2")])
-    assert [world.value(key.row_lock) for key in (X, Y)] == [b"3", b"2"]
-
-
-def test_a_write_that_loses_every_race_is_a_conflict() -> None:
-    """It does not go on for ever; the next attempt waits in order."""
-    world = fenced_world(IMPATIENT)
-    before(world, locks, lambda: other(world, Mutation(X, b"1")), times=fenced.MAX_REQUESTS + 1)
+def test_a_write_that_loses_every_race_is_a_conflict(impatient: World) -> None:
+    before(
+        impatient, locks, lambda: other(impatient, Mutation(X, b"1")), times=fenced.MAX_REQUESTS + 1
+    )
     with pytest.raises(ConflictError, match="key is locked"):
-        world.engine.commit([Mutation(X, b"2")])
-    assert (world.value(X), holder(world)) == (b"1", FREE)
+        impatient.engine.commit([Mutation(X, b"2")])
+    assert (impatient.value(X), impatient.holder(X)) == (b"1", FREE)
 
 
-def test_a_version_that_was_overtaken_before_its_lock_fails() -> None:
-    """Read again, it is evaluated again."""
-    world = fenced_world(IMPATIENT)
-    cell = world.cell(X)
-    before(world, locks, lambda: other(world, Mutation(X, b"1")))
+def test_a_version_that_was_overtaken_before_its_lock_fails(impatient: World) -> None:
+    cell = impatient.cell(X)
+    before(impatient, locks, lambda: other(impatient, Mutation(X, b"1")))
     with pytest.raises(AssertionFailedError):
-        world.engine.commit([Mutation(X, b"2")], [Version(X, cell.timestamp if cell else None)])
-    assert (world.value(X), holder(world)) == (b"1", FREE)
+        impatient.engine.commit([Mutation(X, b"2")], [Version(X, cell.timestamp if cell else None)])
+    assert (impatient.value(X), impatient.holder(X)) == (b"1", FREE)
 
 
-def test_a_commit_lies_above_what_it_reads_again() -> None:
-    """Who came between may have had a clock that is ahead."""
-    world = fenced_world(IMPATIENT)
-
-    def come_between() -> None:
-        clock = ManualClock(world.clock.wall_ms() + 5000)
-        Engine(world.store, table=TABLE, clock=clock, rng=Random(9)).commit([Mutation(X, b"1")])
-
-    before(world, locks, come_between)
-    assert world.engine.commit([Mutation(X, b"2")]).timestamp > world.clock.wall_ms() + 5000
-    assert world.value(X) == b"2"
-
-
-def test_who_does_not_wait_fails_on_a_living_holder_and_names_it() -> None:
-    """A client of one attempt waits for nobody, and has written nothing yet."""
-    world = fenced_world(IMPATIENT)
-    row_key = dies(world, asks_for(Status.ASSERTED), lost=True)
-    with pytest.raises(ConflictError) as caught:
-        world.engine.commit([Mutation(X, b"3")])
-    assert caught.value.facts["holder"] == row_key
-    assert len(world.rows()) == 2
-
-
-def test_a_living_holder_is_waited_for_with_nothing_written() -> None:
-    """Who waits keeps nobody from anything."""
-    world = fenced_world()
-    row_key = dies(world, asks_for(Status.ASSERTED), lost=True)
+def test_a_living_holder_is_waited_for_with_nothing_written(world: World) -> None:
+    row_key = dies(world)
     began_ms = world.clock.monotonic_ms()
     alone: list[int] = []
-    before(world, lambda call: holder(world) == row_key, lambda: alone.append(len(world.rows())), 9)
+    is_held = lambda call: world.holder(X) == row_key  # noqa: E731
+    before(world, is_held, lambda: alone.append(len(world.rows())), times=9)
     world.engine.commit([Mutation(X, b"3")])
     assert world.clock.monotonic_ms() >= began_ms + POLICY.lock_ttl_ms
     assert set(alone[:3]) == {2}
     assert world.value(X) == b"3"
 
 
-def test_a_living_holder_keeps_nobody_else_of_a_batch_waiting() -> None:
-    """Who meets it goes again, when the others have committed."""
-    world = fenced_world()
-    dies(world, asks_for(Status.ASSERTED), lost=True)
-    began_ms = world.clock.monotonic_ms()
-    waited_ms: list[int] = []
-
-    def note() -> None:
-        waited_ms.append(world.clock.monotonic_ms() - began_ms)
-
-    before(world, asks_for(Status.ASSERTED), note, times=2)
-    requests = [([Mutation(key, b"3")], []) for key in (X, Z)]
-    results = world.engine.commit_many(requests)
-    assert all(isinstance(result, Committed) for result in results)
-    assert waited_ms[0] < POLICY.courtesy_ms
-    assert waited_ms[1] >= POLICY.lock_ttl_ms
-
-
-def test_a_holder_that_never_lets_go_is_waited_for_until_the_deadline() -> None:
-    """Its lease is longer than the caller's patience."""
-    world = fenced_world(replace(POLICY, lock_ttl_ms=60_000))
-    dies(world, asks_for(Status.ASSERTED), lost=True)
-    with pytest.raises(DeadlineError):
-        world.engine.commit([Mutation(X, b"3")])
-    assert len(world.rows()) == 2
-
-
 @pytest.mark.parametrize("patient", [True, False], ids=["patient", "at once"])
-def test_a_holder_that_came_first_is_met_at_the_lock(patient: bool) -> None:
-    """It took the lock after the read: who waits in order waits, who does not gives up."""
-    world = fenced_world()
+def test_a_holder_that_came_first_is_met_at_the_lock(world: World, patient: bool) -> None:
     t = world.begun(Mutation(X, b"3"))
-    contention = world.engine._backend._contention  # type: ignore[attr-defined]
-    before(world, locks, lambda: dies(world, asks_for(Status.ASSERTED), lost=True))
-    live = prepare(world.engine.context, [t], contention, patient)
+    before(world, locks, lambda: dies(world))
+    live = prepare_alone(world, t, patient=patient)
     if patient:
         assert live == [t]
-        assert holder(world) == t.row_key
+        assert world.holder(X) == t.row_key
     else:
         assert isinstance(t.failure, ConflictError)
-        assert t.failure.facts["holder"] == holder(world) != t.row_key
+        assert t.failure.facts["holder"] == world.holder(X) != t.row_key
 
 
 @pytest.mark.parametrize("patient", [True, False], ids=["patient", "at once"])
 def test_a_holder_that_has_decided_is_finished_at_the_lock(
     patient: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """The lock is had above what it has left."""
     monkeypatch.setattr(recovery.Resolver, "_is_abandoned", lambda *args: True)
     world = fenced_world()
     t = world.begun(Mutation(X, b"3"))
-    contention = world.engine._backend._contention  # type: ignore[attr-defined]
-    before(world, locks, lambda: dies(world, asks_for(Status.ASSERTED)))
-    live = prepare(world.engine.context, [t], contention, patient)
+    before(world, locks, lambda: dies(world, decided=True))
+    live = prepare_alone(world, t, patient=patient)
     assert live == [t]
-    assert (world.value(X), holder(world)) == (b"2", t.row_key)
+    assert (world.value(X), world.holder(X)) == (b"2", t.row_key)
 
 
-def test_who_waits_in_order_is_late_at_its_deadline() -> None:
-    """Others come before it again and again: the deadline ends that, and frees what it has."""
-    world = fenced_world()
+def test_who_waits_in_order_is_late_at_its_deadline(world: World) -> None:
     t = world.begun(Mutation(X, b"3"))
-    contention = world.engine._backend._contention  # type: ignore[attr-defined]
 
     def race() -> None:
         other(world, Mutation(X, b"1"))
         world.clock.advance(POLICY.deadline_ms // 2)
 
     before(world, locks, race, times=9)
-    assert prepare(world.engine.context, [t], contention, True) == []
+    assert prepare_alone(world, t, patient=True) == []
     assert isinstance(t.failure, DeadlineError)
 
 
-# ----------------------------------------------------------------------------- dead holders
-
-
-def test_a_holder_that_died_at_0_is_aborted_after_its_lease() -> None:
-    """And its lock freed by a count that never comes again."""
-    world = fenced_world()
-    row_key = dies(world, asks_for(Status.ASSERTED), lost=True)
-    other(world, Mutation(X, b"3"))
-    assert world.engine.outcome(row_key.decode()) is Outcome.ABORTED
-    assert (world.value(X), world.value(LOCK)) == (b"3", b"3")
-
-
-def test_a_holder_that_died_at_2_is_finished() -> None:
-    """What it has decided is there before anything that comes later."""
-    world = fenced_world()
-    row_key = dies(world, asks_for(Status.ASSERTED), Mutation(X, b"2"), Delete(Y))
-    assert world.engine.read([X])[X] is not None
-    other(world, Mutation(X, b"3"))
-    assert world.engine.outcome(row_key.decode()) is Outcome.COMMITTED
-    assert (world.value(X), world.value(Y)) == (b"3", None)
-
-
-def test_a_holder_that_died_at_6_is_released() -> None:
-    """Whoever comes next frees what is left."""
-    world = fenced_world()
-    row_key = dies(world, asks_for(Status.ASSERTED), lost=True)
-    world.clock.advance(2 * POLICY.lock_ttl_ms)
-    store = FaultyStore(
-        world.store, lambda call: CRASH if asks_for(Status.ABORTING)(call) else Fault()
-    )
-    with pytest.raises(Crash):
-        world.client(store, seed=7).commit([Mutation(X, b"3")])
-    assert holder(world) == row_key
-    other(world, Mutation(X, b"3"))
-    assert world.engine.outcome(row_key.decode()) is Outcome.ABORTED
-    assert holder(world) == FREE
-
-
-def test_a_holder_without_a_row_is_none_after_its_lock_ttl() -> None:
-    """Its row was deleted, so it can never decide; but it looks like one whose row is late."""
-    world = fenced_world()
-    row_key = dies(world, asks_for(Status.ASSERTED), lost=True)
-    (row,) = (row for row in world.store.scan(b"txn") if row.row == row_key)
-    rules = world.engine.context.rules
-    world.store.write(
-        [Edit(key, None, last_timestamp(rules, key, cell)) for key, cell in row.cells.items()]
-    )
-    began_ms = world.clock.monotonic_ms()
-    other(world, Mutation(X, b"3"))
-    assert world.value(X) == b"3"
-    waited_ms = world.clock.monotonic_ms() - began_ms
-    assert POLICY.lock_ttl_ms <= waited_ms < POLICY.lock_ttl_ms + 100
-
-
-def test_a_finished_transaction_is_not_put_again_by_a_helper_that_comes_late() -> None:
-    """It compares the lock, which has gone on."""
-    world = fenced_world()
-    row_key = dies(world, asks_for(Status.ASSERTED))
+def test_a_finished_transaction_is_not_put_again_by_a_helper_that_comes_late(world: World) -> None:
+    row_key = dies(world, decided=True)
     (row,) = (row for row in world.rows() if row.row_key == row_key)
     helper = load_transaction(world.engine.context, row)
     other(world, Delete(X))
@@ -432,47 +222,26 @@ def test_a_finished_transaction_is_not_put_again_by_a_helper_that_comes_late() -
     assert helper.status is Status.COMPLETE
 
 
-# ----------------------------------------------------------------------- junk and lost replies
-
-
-def test_a_lock_cell_that_is_junk_is_in_the_way_and_named() -> None:
-    """Nobody can know its count: a free value made up might come again."""
-    world = fenced_world(replace(IMPATIENT, deadline_ms=100))
-    at = world.clock.wall_ms() + 10
-    world.store.write([Edit(LOCK, b"junk", at)])
-    result = commit(world.engine, [Mutation(X, b"1")], [])
-    assert isinstance(result, AbortedError) and repr(LOCK) in str(result)
-    assert isinstance(result.__cause__, CorruptRowError)
-    assert world.value(LOCK) == b"junk"
-    assert world.value(X) == b"0"
-
-
 @pytest.mark.parametrize("number", range(1, 6))
 @pytest.mark.parametrize("applied", [None, frozenset()], ids=["applied", "lost"])
 def test_a_lost_reply_is_settled_within_the_attempt(
-    number: int, applied: frozenset[int] | None
+    impatient: World, number: int, applied: frozenset[int] | None
 ) -> None:
-    """Each of the five requests may be sent again: what it did already does no harm."""
-    world = fenced_world(IMPATIENT)
-    world.faults.calls = 0
+    impatient.faults.calls = 0
     lost = Fault(applied, Reply.MAYBE_APPLIED)
-    world.faults.plan = lambda call: lost if call.number == number else Fault()
-    world.engine.commit([Mutation(X, b"1"), Mutation(Y, b"1")], [Exact(X, b"0"), Exact(Y, b"0")])
-    assert [world.value(key) for key in (X, Y)] == [b"1", b"1"]
-    assert [world.value(key.row_lock) for key in (X, Y)] == [b"2", b"2"]
-    assert world.statuses() == [Status.COMPLETE] * 2
+    impatient.faults.plan = lambda call: lost if call.number == number else Fault()
+    impatient.engine.commit(
+        [Mutation(X, b"1"), Mutation(Y, b"1")], [Exact(X, b"0"), Exact(Y, b"0")]
+    )
+    assert [impatient.value(key) for key in (X, Y)] == [b"1", b"1"]
+    assert [impatient.value(key.row_lock) for key in (X, Y)] == [b"2", b"2"]
+    assert impatient.statuses() == [Status.COMPLETE] * 2
 
 
 def test_an_attempt_whose_row_took_too_long_frees_the_locks_that_came_with_it() -> None:
-    """Its row could not be written in time, but its locks were requested beside it."""
-    world = fenced_world(replace(IMPATIENT, deadline_ms=10**9, store_patience_ms=10**6))
-
-    def slow() -> None:
-        world.clock.advance(fenced.WRITTEN_WITHIN_MS + 1)
-
-    before(world, asks_for(Status.WRITTEN), slow)
-    made: list[str] = []
-    slowly = world.faults.plan
+    world = fenced_world(replace(POLICY, attempts=1, deadline_ms=10**9, store_patience_ms=10**6))
+    slow = lambda: world.clock.advance(fenced.WRITTEN_WITHIN_MS + 1)  # noqa: E731
+    slowly, made = plan_before(steps_to(Status.WRITTEN), slow), list[str]()
 
     def plan(call: Call) -> Fault:
         made.append(call.method)
@@ -487,85 +256,49 @@ def test_an_attempt_whose_row_took_too_long_frees_the_locks_that_came_with_it() 
     assert set(world.statuses()) == {Status.COMPLETE, Status.ABORTED}
 
 
-# --------------------------------------------------------------------- deadlines and clocks
-
-
-def test_a_deadline_that_is_over_after_the_read_leaves_no_row() -> None:
-    """Nothing is to be undone then."""
-    world = fenced_world()
-    before(world, reads(X), lambda: world.clock.advance(POLICY.deadline_ms))
+@pytest.mark.parametrize(("match", "left"), [(reads(X), set()), (locks, {Status.ABORTED})])
+def test_a_deadline_that_is_over_before_the_decision_gives_all_back(
+    world: World, match: Callable[[Call], bool], left: set[Status]
+) -> None:
+    before(world, match, lambda: world.clock.advance(POLICY.deadline_ms))
     with pytest.raises(DeadlineError, match="before the decision"):
         world.engine.commit([Mutation(X, b"1")])
-    assert len(world.rows()) == 1
+    assert (world.holder(X), set(world.statuses())) == (FREE, {Status.COMPLETE, *left})
 
 
-def test_a_deadline_that_is_over_after_the_locks_gives_them_back() -> None:
-    """The decision is not asked for any more."""
-    world = fenced_world()
-    before(world, locks, lambda: world.clock.advance(POLICY.deadline_ms))
-    with pytest.raises(DeadlineError, match="before the decision"):
-        world.engine.commit([Mutation(X, b"1")])
-    assert (holder(world), set(world.statuses())) == (FREE, {Status.COMPLETE, Status.ABORTED})
-
-
-def test_a_deadline_that_is_over_at_the_plan_aborts() -> None:
-    """The last moment before the decision counts too."""
-    world = fenced_world()
+def test_a_deadline_that_is_over_at_the_plan_aborts(world: World) -> None:
     t = world.begun(Mutation(X, b"1"))
     world.clock.advance(POLICY.deadline_ms)
     assert fenced.plan_commits(world.engine.context, [t]) == []
     assert isinstance(t.failure, DeadlineError)
 
 
-def test_rows_that_change_between_all_looks_end_at_the_deadline() -> None:
-    """An assertion of several rows that nobody can settle is not told false."""
-    world = fenced_world()
+def test_rows_that_change_between_all_looks_end_at_the_deadline(world: World) -> None:
     either = Or(Exact(X, b"9"), Exact(Y, b"9"))
 
     def change() -> None:
         other(world, Mutation(X, b"1"))
         world.clock.advance(POLICY.deadline_ms // 3)
 
-    confirms = lambda call: reads(LOCK)(call) and X not in call.items  # noqa: E731
     before(world, confirms, change, times=9)
     with pytest.raises(DeadlineError, match="before the decision"):
         world.engine.commit([Mutation(Z, b"1")], [either])
 
 
-def test_an_assertion_of_several_rows_that_has_come_true_commits() -> None:
-    """The second look finds that something has changed, and all is read again."""
-    world = fenced_world()
-    confirms = lambda call: reads(LOCK)(call) and X not in call.items  # noqa: E731
+def test_an_assertion_of_several_rows_that_has_come_true_commits(world: World) -> None:
     before(world, confirms, lambda: other(world, Mutation(X, b"9")))
     world.engine.commit([Mutation(Z, b"1")], [Or(Exact(X, b"9"), Exact(Y, b"9"))])
     assert world.value(Z) == b"1"
 
 
-def test_a_cell_of_the_far_future_is_refused() -> None:
-    """A commit above it would carry a wrong clock on for ever."""
-    world = fenced_world()
+def test_a_cell_of_the_far_future_is_refused(world: World) -> None:
     world.store.write([Edit(X, b"0", world.clock.wall_ms() + FUTURE_MS + 1)])
     with pytest.raises(AbortedError, match=r"future.*key=.*'x'"):
         world.engine.commit([Mutation(X, b"1")])
     assert len(world.rows()) == 1
 
 
-def test_commits_go_above_what_another_clock_has_left_in_the_future() -> None:
-    """It costs timestamps, where a refusal would cost everybody's commits until then. It waits for
-    nothing, since two milliseconds would change nothing."""
-    world = fenced_world()
-    day_ms, began_ms = 24 * 3_600_000, world.clock.monotonic_ms()
-    world.store.write([Edit(X, b"0", world.clock.wall_ms() + day_ms)])
-    first = world.engine.commit([Mutation(X, b"1"), Mutation(Y, b"1")])
-    second = world.engine.commit([Mutation(Y, b"2"), Mutation(Z, b"2")])
-    assert second.timestamp > first.timestamp > world.clock.wall_ms() + day_ms
-    assert (world.value(X), world.value(Y)) == (b"1", b"2")
-    assert world.clock.monotonic_ms() == began_ms
-
-
-def test_a_cell_of_the_near_future_is_waited_for_a_little() -> None:
-    """What changes every millisecond outruns the clock."""
-    world = fenced_world()
+def test_a_cell_of_the_near_future_is_waited_for_a_little(world: World) -> None:
     at = world.clock.wall_ms() + POLICY.skew_ms * 3 // 4
     world.store.write([Edit(X, b"0", at)])
     began_ms = world.clock.monotonic_ms()
@@ -573,21 +306,7 @@ def test_a_cell_of_the_near_future_is_waited_for_a_little() -> None:
     assert world.clock.monotonic_ms() == began_ms + 2
 
 
-# ------------------------------------------------------------------- once, ranges and batches
-
-
-def test_a_token_commits_once() -> None:
-    """The second one is told what the first one did, whatever its other assertions say."""
-    world = fenced_world()
-    first = world.engine.commit([Mutation(X, b"1")], [Exact(X, b"0")], once="job")
-    again = world.engine.commit([Mutation(X, b"1")], [Exact(X, b"0")], once="job")
-    assert (again.transaction, again.repeated) == (first.transaction, True)
-    assert again.timestamp == first.timestamp
-
-
-def test_a_token_is_found_out_at_the_lock_too() -> None:
-    """The other copy of a task commits between the read and the lock."""
-    world = fenced_world()
+def test_a_token_is_found_out_at_the_lock_too(world: World) -> None:
 
     def other_copy() -> None:
         world.client(seed=9).commit([Mutation(X, b"1")], [Exact(X, b"0")], once="job")
@@ -596,220 +315,100 @@ def test_a_token_is_found_out_at_the_lock_too() -> None:
     assert world.engine.commit([Mutation(X, b"1")], [Exact(X, b"0")], once="job").repeated
 
 
-@pytest.mark.parametrize("waits", [False, True])
-def test_a_block_that_scanned_says_so_before_it_looks(
-    waits: bool, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """Readers of what it replaces wait from then on: from 0, or from 1-LOCKED for an attempt that
-    waits for locks."""
-    monkeypatch.setattr(commit_module, "prepare", lambda *given: prepare(*given[:3], waits))
-    world = fenced_world()
-    reached: list[set[Status | None]] = []
-    looks = lambda call: call.method == "scan" and len(world.rows()) > 1  # noqa: E731
-    before(world, looks, lambda: reached.append(set(world.statuses())))
-    with world.engine.transaction() as t:
-        assert len(list(t.scan(stop="y"))) == 1
-        t.put(Z, b"1")
-    assert reached == [{Status.COMPLETE, Status.LOCKED if waits else Status.WRITTEN}]
-    assert world.value(Z) == b"1"
-
-
-def test_a_phantom_in_a_scanned_range_is_a_conflict() -> None:
-    """It came after the scan, and has put its value and gone."""
-    world = fenced_world()
-    with pytest.raises(AbortedError), world.engine.transaction() as t:
-        list(t.scan(stop="y"))
-        other(world, Mutation(Key("item", "d", "x", TABLE), b"1"))
-        t.put(Z, b"1")
-    assert (world.value(Z), holder(world, Z)) == (None, FREE)
-
-
-def gone(world: World) -> Admin:
-    """A second table, that can be disabled."""
-    world.store.ensure_table(LOGS, {b"d": Family()})
-    return Admin(world.store._ordered, world.clock)  # type: ignore[attr-defined]
-
-
-def test_a_table_that_goes_at_the_locks_leaves_what_was_read_again_evaluated() -> None:
-    """T1 of a batch has lost a race, and has read again that its assertion is false. The table of
-    T2 goes, and the locks are asked for again, T1's with success: it must fail all the same."""
-    world = fenced_world()
-    admin = gone(world)
-    context, contention = world.engine.context, world.engine._backend._contention  # type: ignore[attr-defined]
-    first, second = (
-        begin_commit(context, bind_request(*request), POLICY.deadline_ms)
-        for request in (([Mutation(X, b"1")], [Exact(X, b"0")]), ([Mutation(FAR, b"1")], []))
-    )
-
-    def race() -> None:
-        other(world, Mutation(X, b"5"))
-        admin.disable(LOGS)
-
-    before(world, locks, race)
-    assert prepare(context, [first, second], contention, True) == []
-    assert isinstance(first.failure, AssertionFailedError)
-    assert isinstance(second.failure.__cause__ if second.failure else None, TableUnavailable)
-
-
-def test_a_table_that_goes_at_the_locks_leaves_commits_above_what_was_read_again() -> None:
-    """T1 of a batch has lost a race, and has read a later lock. The table of T2 goes before T1 asks
-    again. A lock, and then a value, below that one would never be seen."""
-    world = fenced_world(IMPATIENT)
-    admin = gone(world)
-    done = other(world, Mutation(FAR, b"9")).transaction
-
-    def race() -> None:
-        for _ in range(5):
-            other(world, Mutation(X, b"5"))
-        ghost = Edit(FAR.row_lock, b"7@" + done, world.clock.wall_ms() + 9)
-        world.store.write([ghost])
-
-    def plan(call: Call) -> Fault:
-        if locks(call) and world.value(X) == b"0":
-            race()
-        elif any(isinstance(item, Key) and item.row == done for item in call.items):
-            admin.disable(LOGS)
-        return Fault()
-
-    world.faults.plan = plan
-    requests = [([Mutation(X, b"1")], []), ([Mutation(FAR, b"1")], [])]
-    first, second = world.engine.commit_many(requests)
-    assert isinstance(first, Committed)
-    assert isinstance(second, AbortedError)
-    assert (world.value(X), world.cell(X)) == (b"1", Cell(b"1", first.timestamp))
-
-
-def test_readers_under_locks_have_the_values_that_were_read() -> None:
-    """Where writers leave no instant to a reader it takes the locks, and changes nothing."""
-    world = fenced_world(replace(POLICY, read_tries=1))
-    before(world, reads(X), lambda: other(world, Mutation(X, b"1"), Mutation(Y, b"1")))
-    found = world.engine.read([X, Y])
-    assert {cell.value for cell in found.values() if cell} <= {b"0", b"1"}
-    assert len({cell.value for cell in found.values() if cell}) == 1
-
-
-def test_an_absent_key_is_asserted_by_its_lock() -> None:
+def test_an_absent_key_is_asserted_by_its_lock(impatient: World) -> None:
     """There is no value whose version could tell: the lock of its row and family counts."""
-    world = fenced_world(IMPATIENT)
-    before(world, locks, lambda: other(world, Mutation(Z, b"1")))
+    before(impatient, locks, lambda: other(impatient, Mutation(Z, b"1")))
     with pytest.raises(AssertionFailedError):
-        world.engine.commit([Mutation(X, b"1")], [Not(Some(Z))])
-    assert world.value(X) == b"0"
+        impatient.engine.commit([Mutation(X, b"1")], [Not(Some(Z))])
+    assert impatient.value(X) == b"0"
 
 
-def test_who_does_not_wait_goes_past_a_holder_that_is_finished() -> None:
-    """Its lock is a late request: nobody has to be waited for."""
-    world = fenced_world(IMPATIENT)
-    done = other(world, Mutation(Z, b"1")).transaction
-    world.store.write([Edit(LOCK, b"7@" + done, world.clock.wall_ms() + 9)])
-    world.engine.commit([Mutation(X, b"1")])
-    assert (world.value(X), world.value(LOCK)) == (b"1", b"8")
+def test_who_does_not_wait_goes_past_a_holder_that_is_finished(impatient: World) -> None:
+    done = other(impatient, Mutation(Z, b"1")).transaction
+    impatient.store.write([Edit(LOCK, b"7@" + done, impatient.clock.wall_ms() + 9)])
+    impatient.engine.commit([Mutation(X, b"1")])
+    assert (impatient.value(X), impatient.value(LOCK)) == (b"1", b"8")
 
 
-def test_a_lock_that_others_take_while_its_holder_is_settled_is_not_asked_for() -> None:
-    """What was read again is held: asked for from that value, it would be taken from who lives."""
-    world = fenced_world(IMPATIENT)
-    done = other(world, Mutation(Z, b"1")).transaction
+def test_who_waits_in_order_for_one_that_never_lets_go_is_late() -> None:
+    world = fenced_world(replace(POLICY, lock_ttl_ms=60_000))
+    t = world.begun(Mutation(X, b"3"))
+    before(world, locks, lambda: dies(world))
+    assert prepare_alone(world, t, patient=True) == []
+    assert isinstance(t.failure, DeadlineError) and t.failure.facts["holder"] == world.holder(X)
+
+
+def test_a_lock_that_others_take_while_its_holder_is_settled_is_not_asked_for(
+    impatient: World,
+) -> None:
+    """Asked for from the value that was read again, it would be taken from who lives."""
+    done = other(impatient, Mutation(Z, b"1")).transaction
     living: list[bytes] = []
 
     def plan(call: Call) -> Fault:
         if locks(call) and not living:
-            world.store.write([Edit(LOCK, b"7@" + done, world.clock.wall_ms() + 9)])
+            impatient.store.write([Edit(LOCK, b"7@" + done, impatient.clock.wall_ms() + 9)])
         elif any(isinstance(item, Check) and item.expected == b"7@" + done for item in call.items):
-            world.store.check_and_put([item for item in call.items if isinstance(item, Check)])
-            living.append(dies(world, asks_for(Status.ASSERTED), lost=True))
+            impatient.store.check_and_put([item for item in call.items if isinstance(item, Check)])
+            living.append(dies(impatient))
         return Fault()
 
-    world.faults.plan = plan
+    impatient.faults.plan = plan
     with pytest.raises(ConflictError) as caught:
-        world.engine.commit([Mutation(X, b"1")])
-    assert caught.value.facts["holder"] == holder(world) == living[0]
+        impatient.engine.commit([Mutation(X, b"1")])
+    assert caught.value.facts["holder"] == impatient.holder(X) == living[0]
 
 
-def test_who_waits_in_order_for_one_that_never_lets_go_is_late() -> None:
-    """The deadline may be over while it waits."""
-    world = fenced_world(replace(POLICY, lock_ttl_ms=60_000))
-    t = world.begun(Mutation(X, b"3"))
-    contention = world.engine._backend._contention  # type: ignore[attr-defined]
-    before(world, locks, lambda: dies(world, asks_for(Status.ASSERTED), lost=True))
-    assert prepare(world.engine.context, [t], contention, True) == []
-    assert isinstance(t.failure, DeadlineError)
-    assert t.failure.facts["holder"] == holder(world)
+def test_a_lock_that_is_refused_and_found_free_is_asked_for_again(impatient: World) -> None:
+    free = impatient.cell(LOCK)
+    assert free is not None
+
+    def catch_up() -> None:
+        impatient.store.write([Edit(LOCK, free.value, free.timestamp + 1)])
+
+    def fall_behind() -> None:
+        impatient.store.write([Edit(LOCK, b"7", free.timestamp + 1)])
+        before(impatient, reads(LOCK), catch_up)
+
+    before(impatient, locks, fall_behind)
+    assert impatient.engine.commit([Mutation(X, b"2"), Mutation(Y, b"2")]).complete
+    assert (impatient.value(X), impatient.value(LOCK)) == (b"2", b"2")
 
 
 def test_a_plan_without_counts_is_left_to_people() -> None:
-    """It is of another protocol, as after a conversion that came too early: nobody can know which
-    locks it has. Whoever meets one is told so."""
     world = fenced_world(replace(POLICY, deadline_ms=500))
-    row_key = dies(world, asks_for(Status.ASSERTED))
+    row_key = dies(world, decided=True)
     (row,) = (row for row in world.rows() if row.row_key == row_key)
     plan = encode_plan(replace(row.plan, locks=())) if row.plan else b""
     world.store.write([Edit(column(b"txn", row_key, b"plan"), plan, world.clock.wall_ms() + 9)])
-    result = commit(world.engine, [Mutation(X, b"3")], [])
-    assert isinstance(result, AbortedError)
-    assert isinstance(result.__cause__, CorruptRowError)
-    assert (world.value(X), holder(world)) == (b"0", row_key)
-
-
-def test_a_refusal_that_shows_what_was_compared_is_asked_again() -> None:
-    """A server that tells of an older moment refuses so. The lock may be granted still."""
-    world = fenced_world()
-    inner, asked = world.faults.check_and_put, []
-
-    def refuse_once(checks: list[Check], *, durable: bool = True) -> list[bool]:
-        asked.append(checks)
-        return [False] * len(checks) if len(asked) == 1 else inner(checks, durable=durable)
-
-    world.faults.check_and_put = refuse_once  # type: ignore[method-assign,assignment]
-    world.engine.commit([Mutation(X, b"2"), Mutation(Y, b"2")])
-    assert world.value(X) == world.value(Y) == b"2"
-    assert [check.key for check in asked[0]] == [check.key for check in asked[1]]
+    with pytest.raises(AbortedError) as caught:
+        world.engine.commit([Mutation(X, b"3")])
+    assert isinstance(caught.value.__cause__, CorruptRowError)
+    assert (world.value(X), world.holder(X)) == (b"0", row_key)
 
 
 @pytest.mark.parametrize("is_known", [False, True])
-def test_a_block_waits_for_keys_in_demand_before_it_reads_them(is_known: bool) -> None:
-    """What it would read beside a holder is overtaken as soon as that one commits."""
-    world = fenced_world()
+def test_a_block_waits_for_keys_in_demand_before_it_reads_them(
+    world: World, is_known: bool
+) -> None:
     world.store.check_and_put([Check(LOCK, b"1", ((LOCK, b"2@" + OTHERS),))])
     if is_known:
         world.engine._backend._contention.note_hot([LOCK])  # type: ignore[attr-defined]
-    looks: list[Call] = []
 
-    def let_go(call: Call) -> Fault:
-        looks.append(call)
-        if len(looks) == 2:
-            free = ((LOCK, b"2"), (X, b"9"))
-            world.store.check_and_put([Check(LOCK, b"2@" + OTHERS, free)])
-        return Fault()
+    def let_go() -> None:
+        free = ((LOCK, b"2"), (X, b"9"))
+        world.store.check_and_put([Check(LOCK, b"2@" + OTHERS, free)])
 
-    world.faults.plan = let_go
+    looks = count(1)
+    before(world, lambda call: next(looks) == 2, let_go)
     found = world.engine._backend.read_for_block([X], HotKeyTicket())
     assert (LOCK in found) is is_known
     cell = found[X]
     assert cell is not None and cell.value == b"9"
 
 
-def test_what_a_block_has_read_beside_a_holder_is_read_again() -> None:
-    """The lock that it finds free with another key of the unit is of later than what it read."""
-    world = fenced_world()
-    world.engine.commit([Mutation(X, b"1")])
-    before = world.cell(LOCK)
-    assert before is not None
-    held = read_lock(LOCK, before).take(OTHERS)
-    with pytest.raises(ConflictError), world.engine.transaction() as t:
-        world.store.check_and_put([Check(LOCK, before.value, ((LOCK, held),))])
-        assert t.get(X) == b"1"
-        world.clock.advance(1)
-        free = read_lock(LOCK, Cell(held, 0)).give_back()
-        world.store.check_and_put([Check(LOCK, held, ((LOCK, free), (X, b"2")))])
-        t.get(Key(X.row, X.family, b"other", X.table))
-        t.put(X, b"3")
-    assert world.value(X) == b"2"
-
-
-def test_a_block_keeps_the_lock_of_its_first_read_of_a_row() -> None:
+def test_a_block_keeps_the_lock_of_its_first_read_of_a_row(world: World) -> None:
     """A lock of a later read would hide that what was read first has changed."""
-    world = fenced_world()
     world.engine.commit([Mutation(X, b"1")])
     with pytest.raises(ConflictError), world.engine.transaction() as t:
         assert t.get(X) == b"1"
@@ -822,83 +421,13 @@ def test_a_block_keeps_the_lock_of_its_first_read_of_a_row() -> None:
 OTHERS = b"transaction.1700000000000." + b"0" * 32
 
 
-def test_a_read_that_meets_a_holder_looks_at_its_row_next() -> None:
-    """Locks of which one is held prove nothing by a second look alone: that would be one request
-    for nothing."""
-    world = fenced_world()
-    world.store.check_and_put([Check(LOCK, b"1", ((LOCK, b"2@" + OTHERS),))])
-    looks: list[Call] = []
-    world.faults.plan = lambda call: looks.append(call) or Fault()
-    found = world.engine.read([X, Y])
-    assert [cell and cell.value for cell in found.values()] == [b"0", b"0"]
-    assert [LOCK in call.items for call in looks] == [True, False, True]
-
-
-# ----------------------------------------------------------------- behind the client's back
-
-
-def far_world() -> World:
-    """A fenced database whose clients are far from their store."""
-    world = World(protocol="fenced")
-    world.faults.features |= {"remote_calls"}
-    return world
-
-
-def test_a_row_far_away_is_told_last_and_with_others(monkeypatch: pytest.MonkeyPatch) -> None:
-    """All locks are free: nobody waits for what only fsck and people read, and one request does."""
-    monkeypatch.setattr("txn.client.finisher.COMPLETE_WITHIN_S", 60)
-    world = far_world()
-    for value in (b"1", b"2"):
-        assert world.engine.commit([Mutation(X, value), Mutation(Y, value)]).complete
-        assert not world.holder(X)
-    assert world.statuses() == [Status.ASSERTED] * 2
-    calls = world.faults.calls
-    world.engine.flush()
-    assert (world.statuses(), world.faults.calls) == ([Status.COMPLETE] * 2, calls + 1)
-
-
-def test_a_row_that_was_finished_behind_the_client_is_told_with_others(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    """Those that were acknowledged at their decision need no more requests than the others."""
-    monkeypatch.setattr("txn.client.finisher.COMPLETE_WITHIN_S", 60)
-    world = far_world()
-    for value in (b"1", b"2"):
-        world.engine.commit([Mutation(X, value), Mutation(Y, value)], ack="decided")
-        assert poll(lambda: not world.holder(X) and not world.holder(Y), 60_000)
-    assert world.statuses() == [Status.ASSERTED] * 2
-    calls = world.faults.calls
-    world.engine.flush()
-    assert (world.statuses(), world.faults.calls) == ([Status.COMPLETE] * 2, calls + 1)
-
-
 def test_many_rows_are_told_while_others_keep_coming(monkeypatch: pytest.MonkeyPatch) -> None:
-    """A client that never rests tells of its rows all the same."""
     monkeypatch.setattr("txn.client.finisher.COMPLETE_WITHIN_S", 60)
     monkeypatch.setattr("txn.client.finisher.COMPLETED_AT_ONCE", 2)
-    world = far_world()
+    world = World(protocol="fenced")
+    world.faults.features |= {"remote_calls"}
     for value in (b"1", b"2", b"3"):
         world.engine.commit([Mutation(X, value), Mutation(Y, value)], ack="decided")
         assert poll(lambda: not world.holder(X) and not world.holder(Y), 60_000)
     assert poll(lambda: world.statuses().count(Status.COMPLETE) == 2, 60_000)
     world.engine.flush()
-
-
-def test_a_row_far_away_is_told_within_a_moment() -> None:
-    """A client that has nothing more to do leaves nothing to fsck."""
-    world = far_world()
-    world.engine.commit([Mutation(X, b"1"), Mutation(Y, b"1")])
-    assert poll(lambda: world.statuses() == [Status.COMPLETE], 60_000)
-
-
-def test_a_child_leaves_to_its_parent_what_that_has_to_finish() -> None:
-    """Both would roll the same rows forward, and take them from queues that only one has."""
-    world = far_world()
-    finisher = world.engine._backend._finisher  # type: ignore[attr-defined]
-    finisher._decided.append(world.begun(Mutation(X, b"1")))
-    finisher._released.append(world.begun(Mutation(X, b"1")))
-    world.events.clear()
-    finisher._start()
-    finisher._drain()
-    world.engine.flush()
-    assert world.rows() == world.events == []

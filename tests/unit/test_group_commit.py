@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
-import os
 import threading
 from collections.abc import Callable, Collection, Iterator, Sequence
-from concurrent.futures import CancelledError, Future, ThreadPoolExecutor
+from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from functools import partial
@@ -14,23 +13,18 @@ from random import Random
 
 import pytest
 
-from tests.unit.worlds import POLICY, TABLE, World, X, Y, Z, stopped_at
+from tests.unit.worlds import POLICY, TABLE, World, X, Y, Z, record_calls, stopped_at
 from txn import (
     AssertionFailedError,
-    CommitOutcomeUnknown,
     Committed,
-    ConflictError,
     DeadlineError,
     Delete,
     Engine,
-    Exact,
-    InvalidRequestError,
     Key,
     Mutation,
     Policy,
     Request,
     Some,
-    TxnError,
     Version,
 )
 from txn.client.group_commit import GroupCommit, Item
@@ -42,11 +36,20 @@ from txn.protocol.statuses import Status
 from txn.protocol.transaction import PendingCommit
 from txn.request import Ack
 from txn.service.client import connect_server
-from txn.testing.faulty import Call, Fault
 
 pytestmark = pytest.mark.fast
 
 PATIENCE_S = 60
+
+
+@pytest.fixture(autouse=True)
+def overdue_soon(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("txn.client.group_commit.OVERDUE_MS", 50)
+
+
+@pytest.fixture
+def world() -> World:
+    return World()
 
 
 @dataclass(slots=True, eq=False)
@@ -82,7 +85,6 @@ def put(name: str, value: str = "1") -> Request:
 
 
 def until(is_so: Callable[[], bool]) -> None:
-    """Let other threads run until something is so."""
     turn = threading.Event()
     for _ in range(PATIENCE_S * 1000):
         if is_so():
@@ -131,7 +133,6 @@ def a_batch_under_way(
 
 
 def refuse(work: Callable[[], object]) -> bool:
-    """Stand in for a pool that has no thread to give."""
     return False
 
 
@@ -139,32 +140,18 @@ def commit(engine: Engine, request: Request) -> Committed:
     return engine.commit(request.mutations, request.assertions)
 
 
-# ------------------------------------------------------------------------------------ batches
-
-
-def test_a_batch_under_way_gathers_the_next_one() -> None:
-    """That is the whole of the queue: no timer, no size to tune."""
-    world = World()
-    with a_batch_under_way(world.engine) as (gate, pool):
-        done = [pool.submit(commit, world.engine, put(f"r{i}")) for i in range(8)]
-        until(lambda: gate.in_line() == 8)
-        gate.go.set()
-        assert all(isinstance(each.result(PATIENCE_S), Committed) for each in done)
-    assert gate.sizes == [1, 8]
-
-
-def test_who_watches_is_told_of_each_that_comes_and_goes() -> None:
-    """The sum is the length of the line, also where somebody leaves it by himself."""
-    world = World()
+def test_a_batch_under_way_gathers_the_next_one_and_who_watches_is_told(world: World) -> None:
     with a_batch_under_way(world.engine) as (gate, pool):
         done = [pool.submit(commit, world.engine, put(f"r{i}")) for i in range(3)]
+        many = pool.submit(world.engine.commit_many, [put("a"), put("b")])
         futures = [world.engine.submit(put(f"f{i}")) for i in range(2)]
-        until(lambda: gate.in_line() == 5)
-        until(lambda: sum(queue_changes(world)) == 5)
+        until(lambda: gate.in_line() == 7)
+        until(lambda: sum(queue_changes(world)) == 7)
         assert futures[0].cancel()
         gate.go.set()
-        assert all(isinstance(each.result(PATIENCE_S), Committed) for each in [*done, futures[1]])
-    assert sum(queue_changes(world)) == 0
+        results = [*(each.result(PATIENCE_S) for each in [*done, futures[1]]), *many.result()]
+        assert all(isinstance(result, Committed) for result in results)
+    assert sum(queue_changes(world)) == 0 and gate.sizes == [1, 6]
     assert [e.transactions for e in world.events if isinstance(e, BatchStarted)] == gate.sizes
 
 
@@ -172,44 +159,7 @@ def queue_changes(world: World) -> list[int]:
     return [e.change for e in list(world.events) if isinstance(e, Queued) and e.queue == "line"]
 
 
-def test_futures_gather_without_a_thread_for_each() -> None:
-    """Thousands of tasks need no thousands of threads."""
-    world = World()
-    before = threading.active_count()
-    with a_batch_under_way(world.engine) as (gate, _):
-        done = [world.engine.submit(put(f"r{i}")) for i in range(200)]
-        assert threading.active_count() <= before + 3
-        gate.go.set()
-        assert all(each.result(PATIENCE_S).complete for each in done)
-    assert gate.sizes == [1, 200]
-    assert world.value(key("r199")) == b"1"
-
-
-def test_futures_alone_are_led_by_a_thread_of_the_engine() -> None:
-    """Nobody else is there to do it."""
-    world = World()
-    result = world.engine.submit(([Mutation(X, b"1")], [])).result(PATIENCE_S)
-    assert isinstance(result, Committed)
-    assert world.value(X) == b"1"
-    world.engine.close()
-
-
-def test_calls_of_many_go_with_others() -> None:
-    """A batch is a batch, whoever asked for its parts."""
-    world = World()
-    with a_batch_under_way(world.engine) as (gate, pool):
-        many = pool.submit(world.engine.commit_many, [put("a"), put("b")])
-        until(lambda: gate.in_line() == 2)
-        one = pool.submit(commit, world.engine, put("c"))
-        until(lambda: gate.in_line() == 3)
-        gate.go.set()
-        assert len(many.result(PATIENCE_S)) == 2 and one.result(PATIENCE_S).complete
-    assert gate.sizes == [1, 3]
-
-
-def test_what_shares_a_lock_goes_in_different_batches_in_the_order_of_coming() -> None:
-    """In one they would be in each other's way, and one of them would have to try again."""
-    world = World()
+def test_what_shares_a_lock_goes_in_different_batches_in_the_order_of_coming(world: World) -> None:
     with a_batch_under_way(world.engine) as (gate, _):
         done = [world.engine.submit(put("same", str(i))) for i in range(3)]
         other = world.engine.submit(put("other"))
@@ -220,9 +170,8 @@ def test_what_shares_a_lock_goes_in_different_batches_in_the_order_of_coming() -
     assert all(w.tries == 1 for batch in gate.batches for w in batch)
 
 
-def test_what_needs_a_lock_of_a_batch_under_way_waits_in_line() -> None:
+def test_what_needs_a_lock_of_a_batch_under_way_waits_in_line(world: World) -> None:
     """It would find it held by its own engine. What comes behind it does not overtake it."""
-    world = World()
     allow_batches(world.engine, 2)
     with a_batch_under_way(world.engine, Request((Mutation(X, b"1"),))) as (gate, _):
         both = world.engine.submit(([Mutation(X, b"2"), Mutation(Y, b"2")], []))
@@ -240,10 +189,7 @@ def asserting(name: str, *, validate: bool = True) -> Request:
     return Request((Mutation(key(name), b"1"),), (Some(key("parent")),), validate=validate)
 
 
-def test_requests_that_validate_the_same_key_go_in_one_batch() -> None:
-    """They do not meet. One that writes the key meets all of them, as does one that locks it; and
-    nobody that came later overtakes it."""
-    world = World()
+def test_requests_that_validate_the_same_key_go_in_one_batch(world: World) -> None:
     world.engine.commit(put("parent").mutations)
     with a_batch_under_way(world.engine) as (gate, _):
         first = [world.engine.submit(asserting(f"a{number}")) for number in range(3)]
@@ -257,9 +203,7 @@ def test_requests_that_validate_the_same_key_go_in_one_batch() -> None:
     assert done[3].timestamp >= max(each.timestamp for each in done[:3])
 
 
-def test_both_acks_are_kept_in_a_line_of_both() -> None:
-    """Who asked for the end waits for the end."""
-    world = World()
+def test_both_acks_are_kept_in_a_line_of_both(world: World) -> None:
     with a_batch_under_way(world.engine) as (gate, _):
         acks = [
             world.engine.submit(put(f"r{i}"), ack=("complete", "decided")[i % 2])
@@ -274,122 +218,47 @@ def test_both_acks_are_kept_in_a_line_of_both() -> None:
     assert {status for status in world.statuses()} == {Status.COMPLETE}
 
 
-def test_a_batch_has_an_end() -> None:
-    """The row that is written first waits for all the others."""
-    world = World(policy=Policy(batch_requests=3))
-    with a_batch_under_way(world.engine) as (gate, pool):
-        many = pool.submit(world.engine.commit_many, [put(f"r{i}") for i in range(7)])
-        until(lambda: gate.in_line() == 7)
-        gate.go.set()
-        assert all(isinstance(each, Committed) for each in many.result(PATIENCE_S))
-    assert gate.sizes == [1, 3, 3, 1]
+def wide(name: str, keys: int) -> Request:
+    return Request(tuple(Mutation(key(f"{name}{i}"), b"1") for i in range(keys)))
 
 
-def test_a_batch_has_no_more_keys_than_a_call(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Unless it is of one transaction."""
+@pytest.mark.parametrize(
+    ("policy", "requests", "keys"),
+    [
+        (Policy(batch_requests=3), [put(f"r{i}") for i in range(7)], [[1] * 3, [1] * 3, [1]]),
+        (
+            Policy(batch_bytes=1_000),
+            [put(name, "1" * size) for name, size in (("a", 400), ("b", 2_000), ("c", 400))],
+            [[1, 1], [1]],
+        ),
+        (Policy(), [wide("a", 2), wide("b", 2), wide("c", 5), put("d")], [[2, 1], [2], [5]]),
+    ],
+    ids=["requests", "bytes", "keys"],
+)
+def test_a_batch_has_an_end(
+    policy: Policy, requests: list[Request], keys: list[list[int]], monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setattr("txn.client.group_commit.PORTION", 3)
-    world = World()
-    large = Request(tuple(Mutation(key(f"large{i}"), b"1") for i in range(5)))
-    small = [
-        Request((Mutation(key(f"{i}a"), b"1"), Mutation(key(f"{i}b"), b"1"))) for i in range(2)
-    ]
+    world = World(policy)
     gate = Gate(world.engine)
     gate.go.set()
-    world.engine.commit_many([*small, large, put("one")])
-    assert [[len(w.lock_cells) for w in batch] for batch in gate.batches] == [[2, 1], [2], [5]]
+    assert all(isinstance(each, Committed) for each in world.engine.commit_many(requests))
+    assert [[len(w.lock_cells) for w in batch] for batch in gate.batches] == keys
 
 
-def test_a_batch_has_no_more_bytes_than_a_server_takes() -> None:
-    """Each alone would be taken; one that is larger by itself still goes."""
-    world = World(policy=Policy(batch_bytes=1_000))
-    gate = Gate(world.engine)
-    gate.go.set()
-    results = world.engine.commit_many(
-        [put("a", "1" * 400), put("b", "1" * 2_000), put("c", "1" * 400), put("d", "1" * 400)]
-    )
-    assert all(isinstance(each, Committed) for each in results)
-    assert gate.sizes == [2, 1, 1]
-
-
-def test_who_has_nothing_in_line_begins_no_batch_of_others(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Its own commit may be done with long before that one is."""
-    monkeypatch.setattr("txn.client.group_commit.OVERDUE_MS", 50)
-    world, leaders = World(), list[str]()
-    mine = ThreadPoolExecutor(1, thread_name_prefix="mine")
-    with a_batch_under_way(world.engine) as (gate, pool), mine:
-        run = gate.group_commit._run
-
-        def noted(batch: Sequence[PendingCommit]) -> None:
-            leaders.append(threading.current_thread().name)
-            run(batch)
-
-        gate.group_commit._run = noted
-        pair = [pool.submit(commit, world.engine, put(name)) for name in ("second", "third")]
-        until(lambda: gate.in_line() == 2)
-        world.clock.advance(50)
-        until(lambda: len(leaders) == 1)  # one of them leads, and the other one waits
-        last = mine.submit(commit, world.engine, put("fourth"))
-        until(lambda: gate.in_line() == 1)
-        world.clock.advance(50)
-        until(lambda: len(leaders) == 2)
-        gate.go.set()
-        assert all(each.result(PATIENCE_S).complete for each in (*pair, last))
-    assert leaders[1].startswith("mine")
-
-
-def test_who_is_asked_to_linger_waits_for_company() -> None:
-    """For a program that would rather send fewer requests than be answered at once."""
-    world = World(policy=Policy(linger_ms=200))
+def test_who_lingers_waits_for_company_and_goes_as_soon_as_somebody_has_to_lead() -> None:
+    world = World(policy=Policy(linger_ms=60_000, deadline_ms=120_000))
     gate = Gate(world.engine)
     gate.go.set()
     with ThreadPoolExecutor(2) as pool:
-        done = [pool.submit(commit, world.engine, put(name)) for name in ("a", "b")]
-        assert all(each.result(PATIENCE_S).complete for each in done)
-    assert gate.sizes == [2]
+        lingering = [pool.submit(commit, world.engine, put(name)) for name in ("a", "b")]
+        until(lambda: gate.in_line() == 2)
+        future = world.engine.submit(put("c"))
+        assert all(each.result(PATIENCE_S).complete for each in (*lingering, future))
+    assert gate.sizes == [3]
     before_ms = world.clock.monotonic_ms()
-    world.engine.submit(put("c")).result(PATIENCE_S)
-    assert world.clock.monotonic_ms() - before_ms >= 200
-
-
-def test_who_lingers_goes_as_soon_as_somebody_has_to_lead() -> None:
-    """A future has company in it already, and so has it in the future."""
-    world = World(policy=Policy(linger_ms=3_600_000))
-    gate = Gate(world.engine)
-    gate.go.set()
-    with ThreadPoolExecutor(1) as pool:
-        lingering = pool.submit(commit, world.engine, put("a"))
-        until(lambda: gate.in_line() == 1)
-        future = world.engine.submit(put("b"))
-        assert lingering.result(PATIENCE_S).complete and future.result(PATIENCE_S).complete
-    assert gate.sizes == [2]
-
-
-def test_a_batch_that_takes_long_keeps_nobody_waiting(monkeypatch: pytest.MonkeyPatch) -> None:
-    """It may be at a region that is moving; others want what is elsewhere."""
-    monkeypatch.setattr("txn.client.group_commit.OVERDUE_MS", 50)
-    world = World()
-    with a_batch_under_way(world.engine) as (gate, pool):
-        world.clock.advance(50)
-        other = pool.submit(commit, world.engine, put("other"))
-        assert gate.came.acquire(timeout=PATIENCE_S)
-        assert gate.sizes == [1, 1]
-        gate.go.set()
-        assert other.result(PATIENCE_S).complete
-
-
-def test_what_is_late_in_line_is_told_so(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Also where what it needs is held by a batch that does not end."""
-    monkeypatch.setattr("txn.client.group_commit.OVERDUE_MS", 50)
-    world = World()
-    with a_batch_under_way(world.engine, put("same")) as (gate, pool):
-        late = pool.submit(world.engine.commit, put("same").mutations, deadline_ms=70)
-        until(lambda: gate.in_line() == 1)
-        world.clock.advance(70)
-        assert gate.came.acquire(timeout=PATIENCE_S)
-        gate.go.set()
-        with pytest.raises(DeadlineError, match="before anything was written"):
-            late.result(PATIENCE_S)
-    assert len(world.rows()) == 1
+    world.engine.submit(put("d")).result(PATIENCE_S)
+    assert world.clock.monotonic_ms() - before_ms >= 60_000
 
 
 @contextmanager
@@ -405,10 +274,7 @@ def a_future_under_way(engine: Engine, request: Request) -> Iterator[Gate]:
     assert first.result(PATIENCE_S).complete
 
 
-def test_a_batch_that_takes_long_keeps_no_futures_waiting(monkeypatch: pytest.MonkeyPatch) -> None:
-    """No thread waits that would look again, and the one that leads is stuck."""
-    monkeypatch.setattr("txn.client.group_commit.OVERDUE_MS", 50)
-    world = World()
+def test_a_batch_that_takes_long_keeps_no_futures_waiting(world: World) -> None:
     with a_future_under_way(world.engine, put("first")) as gate:
         for number in range(2, 5):
             other = world.engine.submit(put(f"other{number}"))
@@ -421,28 +287,9 @@ def test_a_batch_that_takes_long_keeps_no_futures_waiting(monkeypatch: pytest.Mo
     until(lambda: not gate.group_commit._is_watched)
 
 
-def test_where_every_thread_is_stuck_futures_go_on_as_one_ends(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    """There is an end to threads; none is left called for ever."""
-    monkeypatch.setattr("txn.client.group_commit.OVERDUE_MS", 50)
-    monkeypatch.setattr("txn.client.group_commit.SPARE", 0)
-    world = World()
-    with a_future_under_way(world.engine, put("first")) as gate:
-        others = [world.engine.submit(put(f"r{i}")) for i in range(3)]
-        until(lambda: gate.group_commit._is_watched)
-        world.clock.advance(50)
-        until(lambda: gate.group_commit._is_called)
-        gate.go.set()
-        assert all(each.result(PATIENCE_S).complete for each in others)
-    assert gate.sizes == [1, 3]
-
-
 def test_where_every_thread_is_stuck_a_late_future_is_told_so(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    """Its time does not depend on that of others, which may have more."""
-    monkeypatch.setattr("txn.client.group_commit.OVERDUE_MS", 50)
     monkeypatch.setattr("txn.client.group_commit.SPARE", 0)
     world = World()
     with a_future_under_way(world.engine, put("first")) as gate:
@@ -462,11 +309,8 @@ def test_where_every_thread_is_stuck_a_late_future_is_told_so(
 
 @pytest.mark.parametrize("concurrent_batches", [1, 2])
 def test_a_future_that_is_late_in_line_is_told_so(
-    concurrent_batches: int, monkeypatch: pytest.MonkeyPatch
+    world: World, concurrent_batches: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Also where a batch could begin, but what the future needs is held by one that is stuck."""
-    monkeypatch.setattr("txn.client.group_commit.OVERDUE_MS", 50)
-    world = World()
     allow_batches(world.engine, concurrent_batches)
     with a_future_under_way(world.engine, put("same")) as gate:
         late = world.engine.submit(put("same"), deadline_ms=70)
@@ -480,44 +324,7 @@ def test_a_future_that_is_late_in_line_is_told_so(
     assert len(world.rows()) == 1
 
 
-def test_a_row_key_is_of_about_the_time_of_its_row() -> None:
-    """It tells when a transaction began, and in a fenced database how its statuses lie."""
-    world = World()
-    with a_batch_under_way(world.engine) as (gate, pool):
-        waiting = pool.submit(commit, world.engine, put("second"))
-        until(lambda: gate.in_line() == 1)
-        world.clock.advance(1_001)
-        began_ms = world.clock.wall_ms()
-        gate.go.set()
-        done = waiting.result(PATIENCE_S)
-    assert int(done.transaction.split(b".")[1]) >= began_ms
-
-
-# ---------------------------------------------------------------------------------- conflicts
-
-
-def test_who_waits_for_a_lock_holds_nobody_else() -> None:
-    """Batches are of strangers: one must not pay for another's conflicts."""
-    world = World(policy=Policy(lock_ttl_ms=3_600_000, deadline_ms=5_000))
-    stopped_at(world, Status.LOCKED, X)
-    results = world.engine.commit_many([Request((Mutation(X, b"2"),)), put("a"), put("b")])
-    assert [type(each) for each in results] == [DeadlineError, Committed, Committed]
-    assert world.value(key("a")) == b"1"
-
-
-def test_a_future_that_is_in_conflict_goes_on_alone() -> None:
-    """It waits for the holder, and nobody waits with it."""
-    world = World()
-    stopped_at(world, Status.LOCKED, X)
-    stuck = world.engine.submit(([Mutation(X, b"2")], []))
-    assert world.engine.submit(put("a")).result(PATIENCE_S).complete
-    assert stuck.result(PATIENCE_S).complete
-    assert world.value(X) == b"2"
-
-
-def test_those_of_a_call_in_conflict_go_again_without_the_others() -> None:
-    """They wait alone only where going again brings nothing."""
-    world = World()
+def test_those_of_a_call_in_conflict_go_again_without_the_others(world: World) -> None:
     holder = stopped_at(world, Status.LOCKED, X)
     gate = Gate(world.engine)
     gate.go.set()
@@ -528,7 +335,6 @@ def test_those_of_a_call_in_conflict_go_again_without_the_others() -> None:
 
 
 def test_a_key_in_demand_that_is_held_is_left_before_anything_is_written() -> None:
-    """An attempt that will fail costs its neighbours in the batch their time."""
     world = World(policy=Policy(lock_ttl_ms=1_000, deadline_ms=60_000))
     stopped_at(world, Status.LOCKED, X)
     backend_of(world.engine)._contention.note_hot([X.lock])
@@ -546,10 +352,9 @@ def test_a_key_in_demand_that_is_held_is_left_before_anything_is_written() -> No
     assert rows[0] == 2, "the holder's, and that of the other"
 
 
-def test_what_was_overtaken_in_line_fails_without_a_call(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Its own client has written what the request asserts to be older: nothing has to be asked. So
-    it is for one that asserts a version only, and for small values."""
-    world = World()
+def test_what_was_overtaken_in_line_fails_without_a_call(
+    world: World, monkeypatch: pytest.MonkeyPatch
+) -> None:
     contention = backend_of(world.engine)._contention
     large, gone = key("large"), key("gone")
     every = [X, Y, large, gone]
@@ -559,13 +364,7 @@ def test_what_was_overtaken_in_line_fails_without_a_call(monkeypatch: pytest.Mon
         [Mutation(X, b"2"), Mutation(Y, b"2"), Mutation(large, b"2" * 101), Delete(gone)]
     )
     assert contention._written.keys() == {X, Y}
-    calls: list[Call] = []
-
-    def plan(call: Call) -> Fault:
-        calls.append(call)
-        return Fault()
-
-    world.faults.plan = plan
+    calls = record_calls(world)
     with pytest.raises(AssertionFailedError) as failed:
         world.engine.commit([Mutation(Z, b"1")], [Version(X, done.timestamp)])
     assert not calls and failed.value.seen[X] == world.cell(X)
@@ -578,40 +377,7 @@ def test_what_was_overtaken_in_line_fails_without_a_call(monkeypatch: pytest.Mon
     assert contention._written.keys() == {Z}
 
 
-def test_a_client_of_one_attempt_makes_one() -> None:
-    """Whatever is left of its time."""
-    world = World(policy=Policy(attempts=1))
-    stopped_at(world, Status.LOCKED, X)
-    (result,) = world.engine.commit_many([Request((Mutation(X, b"2"),))])
-    assert isinstance(result, ConflictError)
-    with pytest.raises(ConflictError):
-        world.engine.submit(([Mutation(X, b"2")], [])).result(PATIENCE_S)
-
-
-# ------------------------------------------------------------------------- what a future tells
-
-
-def test_a_future_tells_what_commit_raises() -> None:
-    """The same errors, so that the same code handles them."""
-    world = World()
-    failed = world.engine.submit(([Mutation(X, b"1")], [Exact(Y, b"1")]))
-    with pytest.raises(AssertionFailedError):
-        failed.result(PATIENCE_S)
-    with pytest.raises(DeadlineError):
-        world.engine.submit(put("a"), deadline_ms=0).result(PATIENCE_S)
-
-
-@pytest.mark.parametrize("given", [([], []), ([Mutation(Key("x", "no", "x", TABLE), b"1")], []), 7])
-def test_what_is_invalid_is_told_before_it_is_in_line(given: object) -> None:
-    """Its author is there, and others must not hear of it."""
-    world = World()
-    with pytest.raises(InvalidRequestError):
-        world.engine.submit(given)  # type: ignore[arg-type]
-    assert not backend_of(world.engine)._group_commit._queue
-
-
 def test_what_a_server_refuses_is_told_by_futures_alone(caplog: pytest.LogCaptureFixture) -> None:
-    """The log is for what nobody else would hear of. Nor is it raised where the caller leads."""
     backend = connect_server("txn://127.0.0.1:1")  # where nobody listens
     with caplog.at_level(ERROR, "txn"):
         for number in range(2):
@@ -623,45 +389,12 @@ def test_what_a_server_refuses_is_told_by_futures_alone(caplog: pytest.LogCaptur
     assert not caplog.records
 
 
-def test_tokens_and_labels_are_each_requests_own() -> None:
-    """They go with the request into whatever batch it comes."""
-    world = World()
-    requests = [
-        Request((Mutation(key(f"r{i // 2}"), b"1"),), (), b"token%d" % (i // 2), {"n": str(i)})
-        for i in range(4)
-    ]
-    with a_batch_under_way(world.engine) as (gate, _):
-        done = [world.engine.submit(each) for each in requests]
-        gate.go.set()
-        assert [each.result(PATIENCE_S).repeated for each in done] == [False, True] * 2
-    labels = sorted(
-        row.buffer.request.labels.get("n", "") for row in world.rows() if row.buffer is not None
-    )
-    assert labels == ["", "0", "1", "2", "3"]
-
-
-def test_a_future_is_cancelled_before_its_batch_begins_and_not_afterwards() -> None:
-    """A commit that is under way may be done already."""
-    world = World()
-    gate = Gate(world.engine)
-    first = world.engine.submit(put("a"))
-    assert gate.came.acquire(timeout=PATIENCE_S)
-    second = world.engine.submit(put("b"))
-    assert second.cancel() and not first.cancel()
-    gate.go.set()
-    assert first.result(PATIENCE_S).complete
-    with pytest.raises(CancelledError):
-        second.result(PATIENCE_S)
-    world.engine.flush()
-    assert (world.value(key("a")), world.value(key("b"))) == (b"1", None)
-    assert gate.sizes == [1]
-
-
 @pytest.mark.parametrize("cancelled", [1, 2])
 @pytest.mark.parametrize("leader", ["thread", "pool"])
-def test_what_is_behind_cancelled_futures_goes_on(leader: str, cancelled: int) -> None:
+def test_what_is_behind_cancelled_futures_goes_on(
+    world: World, leader: str, cancelled: int
+) -> None:
     """They take no lock, so they keep nobody in line: nothing would call the one behind them."""
-    world = World()
     gate = Gate(world.engine)
     with ThreadPoolExecutor(1) as pool:
         ask = partial(pool.submit, commit, world.engine) if leader == "thread" else None
@@ -677,21 +410,6 @@ def test_what_is_behind_cancelled_futures_goes_on(leader: str, cancelled: int) -
     assert world.value(key("same")) == b"2" and gate.sizes == [1, 1]
 
 
-def test_a_cancelled_future_keeps_nobody_back_from_a_lock_that_is_free() -> None:
-    """Even while another one that it needed is held by a batch that takes long."""
-    world = World()
-    allow_batches(world.engine, 2)
-    with a_batch_under_way(world.engine, Request((Mutation(X, b"1"),))) as (gate, _):
-        both = world.engine.submit(([Mutation(X, b"2"), Mutation(Y, b"2")], []))
-        until(lambda: not gate.group_commit._is_called)
-        assert both.cancel()
-        world.engine.submit(([Mutation(Y, b"3")], []))
-        assert gate.came.acquire(timeout=PATIENCE_S)
-        assert gate.batches[1][0].request.mutations[0].value == b"3"
-    world.engine.flush()
-    assert world.value(Y) == b"3"
-
-
 def test_a_place_is_done_with_when_the_last_of_its_items_is_dropped() -> None:
     """Its thread would wait for ever: a cancelled item is in no batch that ends."""
     group_commit: GroupCommit[Item] = GroupCommit(
@@ -704,9 +422,7 @@ def test_a_place_is_done_with_when_the_last_of_its_items_is_dropped() -> None:
     assert not group_commit._queue
 
 
-def test_flush_waits_for_futures_and_close_for_all() -> None:
-    """What was submitted is part of what was asked for."""
-    world = World()
+def test_flush_waits_for_futures_and_close_for_all(world: World) -> None:
     stopped_at(world, Status.LOCKED, X)
     futures = [world.engine.submit(each) for each in (([Mutation(X, b"2")], []), put("a"))]
     world.engine.flush()
@@ -718,51 +434,9 @@ def test_flush_waits_for_futures_and_close_for_all() -> None:
         world.engine.submit(put("c"))
 
 
-def test_close_waits_for_no_look_at_the_line(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Nothing is to be seen there any more, but what was cancelled."""
-    monkeypatch.setattr("txn.client.group_commit.OVERDUE_MS", 3_600_000)
-    world = World()
-    with a_batch_under_way(world.engine) as (gate, _):
-        assert world.engine.submit(put("a")).cancel()
-        assert gate.group_commit._is_watched
-        gate.group_commit.close()
-        assert gate.in_line() == 1
-
-
-def test_without_a_thread_to_spare_whoever_submits_commits(monkeypatch: pytest.MonkeyPatch) -> None:
-    """A program that is ending gets no new threads."""
-
-    def refuse(thread: threading.Thread) -> None:
-        raise RuntimeError("can't start new thread")
-
-    world = World()
-    stopped_at(world, Status.LOCKED, X)
-    monkeypatch.setattr("threading.Thread.start", refuse)
-    assert world.engine.submit(put("a")).done()
-    assert world.engine.submit(([Mutation(X, b"2")], [])).done()
-    monkeypatch.undo()
-    assert world.value(X) == b"2"
-
-
-def test_who_leads_takes_futures_along_for_which_there_is_no_thread(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    """They would wait for ever."""
-
-    world = World()
-    with a_batch_under_way(world.engine) as (gate, _):
-        monkeypatch.setattr(gate.group_commit._workers, "submit_work", refuse)
-        same = [world.engine.submit(put("first", str(i))) for i in range(2)]
-        gate.go.set()
-        assert all(each.result(PATIENCE_S).complete for each in same)
-
-
 def test_futures_for_which_there_is_no_thread_do_not_wait_for_a_leader_that_failed(
-    monkeypatch: pytest.MonkeyPatch,
+    world: World, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Its error is its own, and theirs are told to them, not to it."""
-
-    world = World()
     gate = Gate(world.engine)
 
     def broken(batch: Sequence[PendingCommit]) -> None:
@@ -782,7 +456,6 @@ def test_futures_for_which_there_is_no_thread_do_not_wait_for_a_leader_that_fail
 
 
 def test_flush_leads_futures_for_which_there_is_no_thread(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Whoever submitted them was interrupted before it did."""
     engine = World().engine
     group_commit = backend_of(engine)._group_commit
     monkeypatch.setattr(group_commit._workers, "submit_work", refuse)
@@ -795,9 +468,6 @@ def test_flush_leads_futures_for_which_there_is_no_thread(monkeypatch: pytest.Mo
     assert future.result(0).complete
 
 
-# ------------------------------------------------------------------------ leaders that are lost
-
-
 class Killed(BaseException):
     """What comes from outside, as KeyboardInterrupt does."""
 
@@ -805,7 +475,6 @@ class Killed(BaseException):
 def test_who_is_killed_as_it_leads_futures_of_others_leaves_the_line_to_the_next(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    """Theirs are told of it, and those behind them go on."""
     engine = World().engine
     group_commit = backend_of(engine)._group_commit
     run = group_commit._run
@@ -822,146 +491,7 @@ def test_who_is_killed_as_it_leads_futures_of_others_leaves_the_line_to_the_next
     assert engine.submit(put("a")).result(PATIENCE_S).complete
 
 
-def test_a_leader_that_is_killed_leaves_nobody_waiting() -> None:
-    """The others of its batch are told that their outcome is unknown, which it is, and where to
-    ask for it; those that come next are committed."""
-    world = World()
-    killed = threading.Event()
-
-    def plan(call: Call) -> Fault:
-        if call.method == "check_and_put" and not killed.is_set():
-            killed.set()
-            raise Killed
-        return Fault()
-
-    with a_batch_under_way(world.engine) as (gate, pool):
-        many = pool.submit(world.engine.commit_many, [put("a"), put("b")])
-        until(lambda: gate.in_line() == 2)
-        future = world.engine.submit(put("c"))
-        run = gate._run
-
-        def run_faulty(batch: Sequence[PendingCommit]) -> None:
-            if len(batch) > 1:
-                world.faults.plan = plan
-            run(batch)
-
-        gate._run = run_faulty
-        gate.go.set()
-        with pytest.raises(Killed):
-            many.result(PATIENCE_S)
-        with pytest.raises(CommitOutcomeUnknown) as unknown:
-            future.result(PATIENCE_S)
-    assert isinstance(unknown.value.__cause__, Killed)
-    assert unknown.value.transaction is not None
-    assert commit(world.engine, put("d")).complete
-
-
-def test_another_threads_kill_is_not_told_to_those_who_wait() -> None:
-    """Only the outcome is: KeyboardInterrupt is for the main thread."""
-    world = World()
-    gate = Gate(world.engine)
-    with ThreadPoolExecutor(4) as pool:
-        first = pool.submit(commit, world.engine, put("first"))
-        assert gate.came.acquire(timeout=PATIENCE_S)
-        done = [pool.submit(commit, world.engine, put(f"r{i}")) for i in range(3)]
-        until(lambda: gate.in_line() == 3)
-
-        def broken(some: object) -> list[object]:
-            raise Killed
-
-        run = gate._run
-
-        def run_broken(batch: Sequence[PendingCommit]) -> None:
-            if len(batch) == 3:
-                contention = backend_of(world.engine)._contention
-                contention.note_hot([key("r0").lock])
-                contention.fail_blocked = broken  # type: ignore[method-assign, assignment]
-            run(batch)
-
-        gate._run = run_broken
-        gate.go.set()
-        assert first.result(PATIENCE_S).complete
-        errors = [each.exception(PATIENCE_S) for each in done]
-    assert sorted(type(error).__name__ for error in errors) == [
-        "CommitOutcomeUnknown",
-        "CommitOutcomeUnknown",
-        "Killed",
-    ]
-
-
-def test_a_thread_that_is_killed_as_it_waits_leaves_the_line() -> None:
-    """What it asked for is not done any more, and who was behind it goes on."""
-    world = World()
-    group_commit = backend_of(world.engine)._group_commit
-    world.engine.commit([Mutation(X, b"0")])
-
-    class Interrupted:
-        def acquire(self, timeout: float = -1) -> bool:
-            if timeout >= 0:
-                raise Killed
-            return True
-
-    with a_batch_under_way(world.engine) as (gate, pool):
-        with pytest.MonkeyPatch.context() as patch:
-            patch.setattr("txn.client.group_commit.Lock", Interrupted)
-            with pytest.raises(Killed):
-                world.engine.commit([Mutation(X, b"1")])
-        assert gate.in_line() == 0
-        after = pool.submit(commit, world.engine, put("after"))
-        until(lambda: gate.in_line() == 1)
-        gate.go.set()
-        assert after.result(PATIENCE_S).complete
-    assert world.value(X) == b"0" and not group_commit._in_progress
-    assert sum(queue_changes(world)) == 0
-
-
-def test_a_leader_that_is_killed_before_it_begins_leaves_its_batch_to_the_others() -> None:
-    """Nothing was sent: each goes on by itself."""
-    world = World()
-    gate = Gate(world.engine)
-    lead = gate.group_commit._lead
-
-    def lead_killed(batch: object) -> None:
-        gate.group_commit._lead = lead  # type: ignore[method-assign]
-        raise Killed
-
-    with ThreadPoolExecutor(2) as pool:
-        first = pool.submit(commit, world.engine, put("first"))
-        assert gate.came.acquire(timeout=PATIENCE_S)
-        second = pool.submit(commit, world.engine, put("second"))
-        until(lambda: gate.in_line() == 1)
-        future = world.engine.submit(put("third"))
-        gate.group_commit._lead = lead_killed  # type: ignore[method-assign]
-        gate.go.set()
-        assert first.result(PATIENCE_S).complete
-        with pytest.raises(Killed):
-            second.result(PATIENCE_S)
-        assert future.result(PATIENCE_S).complete
-    assert world.value(key("third")) == b"1"
-
-
-def test_an_error_of_ours_is_the_leaders_and_the_line_goes_on() -> None:
-    """Nobody may wait for a leader that has gone."""
-    world = World()
-    contention = backend_of(world.engine)._contention
-    fail_blocked = contention.fail_blocked
-
-    def broken(some: object) -> list[object]:
-        raise ZeroDivisionError
-
-    contention.note_hot([X.lock])
-    contention.fail_blocked = broken  # type: ignore[method-assign, assignment]
-    with pytest.raises(ZeroDivisionError):
-        world.engine.commit([Mutation(X, b"1")])
-    with pytest.raises(CommitOutcomeUnknown):
-        world.engine.submit(put("a")).result(PATIENCE_S)
-    contention.fail_blocked = fail_blocked  # type: ignore[method-assign]
-    assert commit(world.engine, put("b")).complete
-
-
-def test_a_watch_may_commit() -> None:
-    """Its thread leads the batch that it tells of, and must not wait for itself."""
-    world = World()
+def test_a_watch_may_commit(world: World) -> None:
     told: list[Event] = []
 
     def on_event(event: Event) -> None:
@@ -976,86 +506,8 @@ def test_a_watch_may_commit() -> None:
     assert told and (world.value(X), world.value(Y)) == (b"1", b"1")
 
 
-def test_a_watch_in_a_thread_of_the_engine_may_wait_for_a_future(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    """Its own batch is overdue then, and another thread leads the future's."""
-    monkeypatch.setattr("txn.client.group_commit.OVERDUE_MS", 50)
-    world = World()
-    told: list[Event] = []
-
-    def on_event(event: Event) -> None:
-        if isinstance(event, Phase) and not told:
-            told.append(event)
-            assert engine.submit(put("inner")).result(PATIENCE_S).complete
-
-    engine = Engine(world.store, table=TABLE, on_event=on_event, policy=POLICY)
-    assert engine.submit(put("outer")).result(PATIENCE_S).complete
-    assert told and world.value(key("inner")) == b"1"
-    engine.close()
-
-
-@pytest.mark.parametrize("way", ["commit", "submit"])
-def test_a_future_may_call_back_to_commit(way: str) -> None:
-    """By then its batch is over. Its thread is busy, though, and another one has to be there."""
-    world = World()
-    done: Future[Committed] = Future()
-
-    def call_back(first: Future[Committed]) -> None:
-        if way == "commit":
-            done.set_result(commit(world.engine, put("first", "2")))
-        else:
-            done.set_result(world.engine.submit(put("first", "2")).result(PATIENCE_S))
-
-    with a_future_under_way(world.engine, put("before")):
-        world.engine.submit(put("first")).add_done_callback(call_back)
-    assert done.result(PATIENCE_S).complete
-    world.engine.flush()
-    assert world.value(key("first")) == b"2"
-
-
-# --------------------------------------------------------------------------------------- forks
-
-
-def test_a_child_begins_with_an_empty_line() -> None:
-    """Who waits for a batch, and who leads it, are threads of its parent."""
-    world = World()
-    with a_batch_under_way(world.engine) as (gate, pool):
-        second = pool.submit(commit, world.engine, put("second"))
-        future = world.engine.submit(put("third"))
-        until(lambda: gate.in_line() == 2)
-        child = os.fork()
-        if not child:
-            gate.go.set()
-            world.engine.flush()
-            done = world.engine.submit(put("fourth")).result(PATIENCE_S)
-            os._exit(0 if done.complete and gate.in_line() == 0 else 1)
-        assert os.waitpid(child, 0)[1] == 0
-        gate.go.set()
-        assert second.result(PATIENCE_S).complete and future.result(PATIENCE_S).complete
-
-
-def test_a_child_of_a_leader_ends_its_batch_by_itself() -> None:
-    """A listener may fork; what is under way is its parent's, whose rows the child must not end."""
-    seen: list[int] = []
-
-    def run(batch: Sequence[Plain]) -> None:
-        seen.append(os.fork())
-
-    def set_result(w: Plain) -> None:
-        pass
-
-    group_commit: GroupCommit[Plain] = GroupCommit(run, set_result, ManualClock(), Policy())
-    group_commit.commit([Plain(put("a"), "complete", None)])
-    if not seen[0]:
-        os._exit(0 if not group_commit._in_progress else 1)
-    assert os.waitpid(seen[0], 0)[1] == 0
-
-
 @pytest.mark.parametrize("linger_ms", [0, 1])
 def test_a_leader_goes_on_as_the_child_that_it_has_become(linger_ms: int) -> None:
-    """Alone, or out of the line: what it led is forgotten by then."""
-
     def run(batch: Sequence[Plain]) -> None:
         assert len(group_commit._in_progress) == 1
         group_commit._start()
@@ -1066,48 +518,3 @@ def test_a_leader_goes_on_as_the_child_that_it_has_become(linger_ms: int) -> Non
     for _ in range(2):
         group_commit.commit([Plain(put("a"), "complete", None)])
         assert not group_commit._in_progress and not group_commit._queue
-
-
-# ---------------------------------------------------------------------------------- all at once
-
-
-@pytest.mark.parametrize("protocol", ["six-phase", "fenced"])
-def test_threads_and_futures_at_few_keys_lose_nothing(protocol: str) -> None:
-    """Every commit that is told of is counted, and nothing else is."""
-    world = World(
-        policy=Policy(attempts=1_000, deadline_ms=120_000),
-        protocol=protocol,  # type: ignore[arg-type]
-    )
-    world.engine = Engine(
-        world.store, table=TABLE, policy=world.policy, clock=SystemClock(), protocol=world.protocol
-    )
-    keys = [key(f"k{i}") for i in range(5)]
-
-    def count(seed: int) -> int:
-        rng, told = Random(seed), 0
-        for _ in range(10):
-            some = rng.sample(keys, 2)
-            cells = world.engine.read(some)
-            given = (
-                [Mutation(k, b"%d" % (int(cells[k].value if cells[k] else 0) + 1)) for k in some],  # type: ignore[union-attr]
-                [Exact(k, c.value) if (c := cells[k]) else ~Exact(k, b"none") for k in some],
-            )
-            results: list[Committed | TxnError | Future[Committed]]
-            if seed % 2:
-                results = [world.engine.submit(given)]
-            else:
-                results = [*world.engine.commit_many([given])]
-            told += sum(is_done(result) for result in results)
-        return told
-
-    def is_done(result: Committed | TxnError | Future[Committed]) -> bool:
-        if isinstance(result, Future):
-            return result.exception(PATIENCE_S) is None
-        return isinstance(result, Committed)
-
-    world.engine.commit([Mutation(k, b"0") for k in keys])
-    with ThreadPoolExecutor(6) as pool:
-        told = sum(pool.map(count, range(6)))
-    total = sum(int(cell.value) for cell in world.engine.read(keys).values() if cell)
-    assert total == 2 * told > 0
-    world.engine.close()

@@ -1,38 +1,47 @@
-"""A thread that is interrupted at any line of the group commit leaves nobody waiting.
-
-The interrupt is raised before one line after the other of what a thread does that leads a batch of
-others' requests, which is worse than what Ctrl-C can do: that comes between two of them as well.
-"""
+"""Threads that are interrupted in a commit leave nobody waiting, nor does one wait for itself."""
 
 from __future__ import annotations
 
-import linecache
 import sys
-from collections.abc import Callable
+import time
+from collections.abc import Callable, Iterator
 from concurrent.futures import Future, ThreadPoolExecutor
+from functools import partial
+from pathlib import Path
 from types import FrameType
 from typing import Any
 
 import pytest
 
+from tests.unit.interrupting import Interruption
 from tests.unit.test_group_commit import PATIENCE_S, Gate, backend_of, commit, put, refuse, until
 from tests.unit.worlds import World
-from txn import CommitOutcomeUnknown, Committed, Request, Version
+from txn import (
+    CommitOutcomeUnknown,
+    Committed,
+    Engine,
+    InvalidRequestError,
+    Key,
+    Mutation,
+    Request,
+    Version,
+    connect,
+)
 from txn.client import group_commit as client_group_commit
 from txn.client import local
-from txn.host import worker_pool
-from txn.tables.kv import group_commit
+from txn.client.local import LocalBackend
+from txn.events import BatchStarted, Event
+from txn.host import forks, holds, worker_pool
+from txn.tables.kv import group_commit, lmdb, memory
 
 pytestmark = pytest.mark.fast
 
-BOOKKEEPING = {
-    client_group_commit.__file__: None,
-    worker_pool.__file__: None,
-    group_commit.__file__: None,
-    local.__file__: {"_commit_batch", "_finish_future", "_finish_future_alone"},
-}
+
+FILES = [str(m.__file__) for m in (client_group_commit, worker_pool, group_commit)]
+NAMES = {"_commit_batch", "_finish_future", "_finish_future_alone"}
+Interrupt = partial(Interruption, FILES, names=NAMES)
 AT_ONCE = 20
-"""How many lines are tried in a test: they are tried in parallel."""
+"""How many steps are tried in a test: they are tried in parallel."""
 
 
 def once(name: str) -> Request:
@@ -41,58 +50,9 @@ def once(name: str) -> Request:
     return Request(mutations, (Version(mutations[0].key, None),))
 
 
-class Interrupt:
-    """Raises KeyboardInterrupt before the how-manyth line of the bookkeeping in its thread. then:
-    after so many more calls and returns it raises another one; None: it does not."""
-
-    def __init__(self, at: int, then: int | None = None) -> None:
-        self.left = at
-        self.then = then
-        self.place: str | None = None
-
-    def __enter__(self) -> None:
-        self._before = sys.gettrace()
-        sys.settrace(self._enter)
-
-    def __exit__(self, kind: type[BaseException] | None, *_: object) -> bool:
-        sys.setprofile(None)
-        sys.settrace(self._before)
-        return kind is KeyboardInterrupt
-
-    def _enter(self, frame: FrameType, event: str, argument: object) -> Any:
-        code = frame.f_code
-        if code.co_filename not in BOOKKEEPING:
-            return None
-        names = BOOKKEEPING[code.co_filename]
-        return self._step if names is None or code.co_name in names else None
-
-    def _step(self, frame: FrameType, event: str, argument: object) -> Any:
-        if event != "line" or self.place is not None:
-            return self._step
-        line = linecache.getline(frame.f_code.co_filename, frame.f_lineno).strip()
-        is_left = line.startswith("with self._lock") and frame.f_locals["self"]._lock.locked()
-        if is_left or line == "try:":
-            return self._step  # the interpreter takes no interrupt there
-        self.left -= 1
-        if self.left < 0:
-            self.place = f"{frame.f_code.co_name}:{frame.f_lineno}: {line}"
-            if self.then is not None:
-                sys.setprofile(self._call)  # an error ends tracing
-            raise KeyboardInterrupt
-        return self._step
-
-    def _call(self, frame: FrameType, event: str, argument: object) -> None:
-        assert self.then is not None
-        if event == "c_call" and getattr(argument, "__name__", "") == "__exit__":
-            return  # the interpreter takes no interrupt between a block and its end
-        self.then -= frame.f_code.co_filename in BOOKKEEPING and event != "c_return"
-        if self.then < 0:
-            raise KeyboardInterrupt
-
-
 def interrupt_leader(at: int, *, has_pool: bool = True, then: int | None = None) -> str | None:
-    """Interrupt the leader of others' requests at a line; see that these are told how they ended,
-    and that the line goes on. Return which line it was; None: it came to the end before."""
+    """Interrupt the leader of others' requests at a step; see that these are told how they ended,
+    and that the line goes on. Return which step it was; None: it came to the end before."""
     world = World()
     engine = world.engine
     group_commit = backend_of(engine)._group_commit
@@ -130,18 +90,16 @@ def interrupt_leader(at: int, *, has_pool: bool = True, then: int | None = None)
 
 @pytest.mark.parametrize("has_pool", [True, False])
 def test_a_leader_that_is_interrupted_anywhere_leaves_nobody_waiting(has_pool: bool) -> None:
-    """Others waited for ever for a batch that nobody led any more."""
     try_all(lambda at: interrupt_leader(at, has_pool=has_pool))
 
 
 @pytest.mark.parametrize("then", [0, 1, 2, 4, 7])
 def test_a_leader_that_is_interrupted_twice_leaves_nobody_waiting(then: int) -> None:
-    """The second interrupt ends what the first one began: another thread must do it."""
     try_all(lambda at: interrupt_leader(at * 5 + then, then=then))
 
 
 def try_all(interrupt: Callable[[int], str | None]) -> None:
-    """Interrupt at one line after the other, until one has come to the end."""
+    """Interrupt at one step after the other, until one has come to the end."""
     places, at = set[str](), 0
     with ThreadPoolExecutor(AT_ONCE) as pool:
         while None not in (found := list(pool.map(interrupt, range(at, at + AT_ONCE)))):
@@ -150,39 +108,137 @@ def try_all(interrupt: Callable[[int], str | None]) -> None:
     assert len(places) >= 10
 
 
-def interrupt_alone(at: int) -> str | None:
-    """The same of a thread that commits at once, and of others that come meanwhile."""
-    engine = World().engine
-    group_commit = backend_of(engine)._group_commit
-    interrupt = Interrupt(at)
-    with interrupt:
-        commit(engine, put("x"))
-    with ThreadPoolExecutor(1) as pool:
-        assert pool.submit(commit, engine, put("x")).result(PATIENCE_S).complete
-    assert not group_commit._queue and not group_commit._in_progress, interrupt.place
-    engine.close()
-    return interrupt.place
+def submit(engine: Engine, request: Request) -> Committed:
+    return engine.submit(request).result(PATIENCE_S)
 
 
-def test_a_thread_that_is_interrupted_alone_keeps_no_key_from_others() -> None:
-    """Its batch was under way for ever, and its keys with it."""
+@pytest.mark.parametrize("work", [commit, submit])
+def test_a_thread_that_is_interrupted_alone_keeps_no_key_and_no_engine_from_others(
+    work: Callable[[Engine, Request], Committed],
+) -> None:
+    def interrupt_alone(at: int) -> str | None:
+        engine = World().engine
+        group_commit = backend_of(engine)._group_commit
+        interrupt = Interrupt(at)
+        with interrupt:
+            work(engine, put("x"))
+        with ThreadPoolExecutor(1) as pool:
+            assert pool.submit(commit, engine, put("x")).result(PATIENCE_S).complete
+            pool.submit(engine.close).result(PATIENCE_S)
+        assert not group_commit._queue and not group_commit._in_progress, interrupt.place
+        return interrupt.place
+
     try_all(interrupt_alone)
 
 
-def interrupt_submit(at: int) -> str | None:
-    """The same of a thread that submits, and of the end of its engine."""
-    engine = World().engine
-    group_commit = backend_of(engine)._group_commit
-    interrupt = Interrupt(at)
-    with interrupt:
-        engine.submit(put("x")).result(PATIENCE_S)
-    with ThreadPoolExecutor(1) as pool:
-        assert pool.submit(commit, engine, put("x")).result(PATIENCE_S).complete
-        pool.submit(engine.close).result(PATIENCE_S)
-    assert not group_commit._queue and not group_commit._in_progress, interrupt.place
-    return interrupt.place
+X, Y = Key("x", "d", "c"), Key("y", "d", "c")
+SOON_S = 2.0
+HANDLED = {*FILES, *(str(m.__file__) for m in (forks, holds, lmdb, memory, local))}
 
 
-def test_a_future_that_nobody_got_keeps_no_engine_open() -> None:
-    """`close` waited for it for ever."""
-    try_all(interrupt_submit)
+@pytest.fixture(params=["memory://", "embedded://"])
+def engine(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Engine]:
+    where = f"{tmp_path}/store?sync=off" if request.param == "embedded://" else ""
+    with connect(request.param + where, table="t") as engine:
+        engine.ensure_table("t", ["d"])
+        engine.commit([Mutation(X, "0"), Mutation(Y, "0")])
+        yield engine
+
+
+CALLS: dict[str, Callable[[Engine], object]] = {
+    "commit": lambda engine: engine.commit([Mutation(X, "1")]),
+    "commit_many": lambda engine: engine.commit_many([([Mutation(X, "1")], [])]),
+    "submit": lambda engine: engine.submit(([Mutation(X, "1")], [])).result(),
+    "run": lambda engine: engine.run(lambda t: t.put(X, "1")),
+    "read": lambda engine: engine.read([X]),
+    "flush": lambda engine: engine.flush(),
+    "close": lambda engine: engine.close(),
+}
+
+
+@pytest.mark.parametrize("name", CALLS)
+def test_an_engine_refuses_calls_inside_atomically(engine: Engine, name: str) -> None:
+    """`submit` waited for a thread that waited for this one; a commit could be undone later."""
+    began = time.monotonic()
+    with pytest.raises(InvalidRequestError, match="this thread is writing to the store already"):
+        engine.context.store.atomically(lambda: CALLS[name](engine))
+    assert time.monotonic() - began < SOON_S
+    assert read(engine, X) == b"0"
+
+
+@pytest.mark.parametrize("name", ["commit", "submit", "flush", "close"])
+def test_an_engine_refuses_calls_while_its_queue_is_changed(engine: Engine, name: str) -> None:
+    backend = engine.backend
+    assert isinstance(backend, LocalBackend)
+    with backend._group_commit._lock, pytest.raises(InvalidRequestError, match="this thread"):
+        CALLS[name](engine)
+    assert engine.commit([Mutation(X, "2")]).complete
+
+
+def test_a_listener_that_commits_the_keys_of_its_own_batch_is_refused() -> None:
+    errors: list[InvalidRequestError] = []
+
+    def commit_again(event: Event) -> None:
+        if isinstance(event, BatchStarted) and not errors:
+            with pytest.raises(InvalidRequestError, match="this thread") as caught:
+                engine.commit([Mutation(X, "2")])
+            errors.append(caught.value)
+
+    with connect("memory://", table="t", on_event=commit_again) as engine:
+        engine.ensure_table("t", ["d"])
+        assert engine.commit([Mutation(X, "1")]).complete
+        assert read(engine, X) == b"1" and errors
+
+
+class Handler:
+    """Calls a function at one event of a commit, as a signal handler would be."""
+
+    def __init__(self, at: int, call: Callable[[], object]) -> None:
+        self.left = at
+        self.result: object = None
+        self._call = call
+
+    def __enter__(self) -> None:
+        self._before = sys.gettrace()  # of a measurement of coverage
+        sys.settrace(self._step)
+
+    def __exit__(self, *_: object) -> None:
+        sys.settrace(self._before)
+
+    def _step(self, frame: FrameType, event: str, argument: object) -> Any:
+        if frame.f_code.co_filename not in HANDLED:
+            return None
+        self.left -= 1
+        if self.left == 0:
+            try:
+                self.result = self._call()
+            except InvalidRequestError as error:
+                self.result = error
+        return self._step
+
+
+@pytest.mark.parametrize("key", [X, Y])
+def test_a_signal_handler_commits_or_is_told_why_not(engine: Engine, key: Key) -> None:
+    found: set[type] = set()
+    at, is_there = 1, True
+    while is_there:
+        value = b"%d" % at
+        handler = Handler(at, lambda value=value: engine.commit([Mutation(key, value)]))
+        began = time.monotonic()
+        with handler:
+            assert engine.commit([Mutation(X, value + b"outer")]).complete
+        assert time.monotonic() - began < SOON_S
+        is_there = handler.left <= 0
+        is_committed = (
+            handler.result is not None and type(handler.result) is not InvalidRequestError
+        )
+        if key == Y and is_there:
+            assert (read(engine, Y) == value) == is_committed
+        found.add(type(handler.result))
+        at += 1
+    assert len(found) == 3
+
+
+def read(engine: Engine, key: Key) -> bytes | None:
+    cell = engine.read([key])[key]
+    return None if cell is None else cell.value

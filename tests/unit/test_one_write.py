@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Sequence
+from collections.abc import Sequence
 from random import Random
 from typing import Any
 from unittest.mock import patch
@@ -11,9 +11,8 @@ import pytest
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
-from tests.unit.worlds import TABLE, in_memory
+from tests.unit.worlds import TABLE, list_stored
 from txn import (
-    AssertionFailedError,
     Committed,
     DeadlineError,
     Delete,
@@ -27,15 +26,14 @@ from txn import (
     Version,
 )
 from txn.clock import ManualClock
-from txn.events import BatchStarted, Ended, Event, Phase, StoreCall, silent
-from txn.model import Cell, Check, Edit, Family
+from txn.events import Listener, silent
+from txn.model import Check, Edit, Family
 from txn.protocol import commit as commit_module
 from txn.protocol.recovery import poison
 from txn.protocol.row import status_key
 from txn.protocol.statuses import ProtocolName, Status
 from txn.protocol.transaction import Transaction
 from txn.stores import open_store
-from txn.stores.base import Store
 from txn.testing.counting import CountingStore
 
 pytestmark = pytest.mark.fast
@@ -80,28 +78,24 @@ asked = st.tuples(
 )
 
 
-def open_engine(store: Store, clock: ManualClock, protocol: ProtocolName) -> Engine:
-    """Return an engine without a listener."""
-    return Engine(store, table=TABLE, policy=POLICY, clock=clock, rng=Random(1), protocol=protocol)
-
-
-def dump(store: Store) -> dict[bytes, bytes]:
-    """Return everything that is stored."""
-    ordered = store._ordered  # type: ignore[attr-defined]
-    found: dict[bytes, bytes] = ordered.read(
-        lambda reader: {key: reader.get(key) for key in reader.keys(b"", b"\xff" * 8)}
-    )
-    return found
+def open_engine(
+    protocol: ProtocolName, clock: ManualClock | None = None, listener: Listener = silent
+) -> Engine:
+    """Return an engine over a memory store with both families."""
+    clock = clock or ManualClock()
+    clock.advance(1_000_000)
+    store = CountingStore(open_store("memory://", clock))
+    store.ensure_table(TABLE, {b"d": Family(database=b"txn"), b"e": Family(database=b"txn")})
+    given = {"policy": POLICY, "clock": clock, "rng": Random(1), "on_event": listener}
+    return Engine(store, table=TABLE, protocol=protocol, **given)  # type: ignore[arg-type]
 
 
 def run(
     protocol: ProtocolName, found: Sequence[Stray], rounds: Sequence[Sequence[Asked]]
 ) -> tuple[list[object], dict[bytes, bytes]]:
-    """Commit each round of requests together; return the results and everything that is stored."""
-    store, clock = in_memory()
-    clock.advance(1_000_000)
-    store.ensure_table(TABLE, {b"d": Family(database=b"txn"), b"e": Family(database=b"txn")})
-    engine = open_engine(store, clock, protocol)
+    clock = ManualClock()
+    engine = open_engine(protocol, clock)
+    store = engine.context.store
     for key, value, ahead_ms in found:
         store.write([Edit(key, value, clock.wall_ms() + ahead_ms)])
     results: list[object] = []
@@ -115,7 +109,7 @@ def run(
             for answer in answers
         ]
         clock.advance(3)
-    return results, dump(store)
+    return results, list_stored(store)
 
 
 PUT = [Mutation(KEYS[0], b"1"), Mutation(KEYS[3], b"1")]
@@ -150,138 +144,67 @@ def test_both_ways_leave_the_same(
         assert quick == run(protocol, found, rounds)
 
 
-@pytest.mark.parametrize("protocol", ["six-phase", "fenced"])
-def test_a_listener_hears_of_one_write_and_makes_no_other_calls(protocol: ProtocolName) -> None:
-    """Otherwise metrics and traces cost several times what they observe."""
-    calls: dict[bool, list[str]] = {}
-    events: list[Event] = []
-    for is_heard in (False, True):
-        memory, clock = in_memory()
-        store = CountingStore(memory)
-        store.ensure_table(TABLE, {b"d": Family(), b"e": Family()})
-        listener = events.append if is_heard else silent
-        engine = Engine(store, table=TABLE, clock=clock, on_event=listener, protocol=protocol)
-        engine.commit(PUT)
-        events.clear()
-        store.reset()
-        engine.commit(PUT)
-        calls[is_heard] = [call.method for call in store.trace]
-    assert calls[True] == calls[False] == ["atomically", "read", "write"]
-    assert [e.call for e in events if isinstance(e, StoreCall)] == ["read", "write", "atomically"]
-    phases = [event for event in events if isinstance(event, Phase)]
-    assert [(e.name, e.outcome, e.transactions, e.failed) for e in phases] == [
-        ("decide", "started", 1, 0),
-        ("decide", "done", 1, 0),
-    ]
-    assert phases[0].at_ns <= phases[1].at_ns and phases[1].elapsed_ms
-    assert [type(events[0]), type(events[-1])] == [BatchStarted, Ended]
+both_protocols = pytest.mark.parametrize("protocol", ["six-phase", "fenced"])
 
 
-@pytest.mark.parametrize("protocol", ["six-phase", "fenced"])
-def test_what_is_not_done_in_one_write_is_heard_of_once(protocol: ProtocolName) -> None:
-    """A false assertion undoes it, and the phases follow; nobody has decided then."""
-    store, clock = in_memory()
-    store.ensure_table(TABLE, {b"d": Family(), b"e": Family()})
-    events: list[Event] = []
-    engine = Engine(store, table=TABLE, clock=clock, on_event=events.append, protocol=protocol)
-    with pytest.raises(AssertionFailedError):
-        engine.commit(PUT, [Exact(KEYS[2], b"1")])
-    phases = [event for event in events if isinstance(event, Phase) and event.transactions]
-    ended = [(event.name, event.outcome) for event in phases if event.outcome != "started"]
-    assert ended.count(("decide", "done")) == 0
-    assert [name for name, outcome in ended if outcome == "failed"] == [
-        "assert" if protocol == "six-phase" else "read"
-    ]
-    assert len(ended) == len(set(ended))
+class Jumping(ManualClock):
+    """A clock that jumps past a deadline at a reading."""
+
+    left = 0
+
+    def monotonic_ms(self) -> int:
+        self.left -= 1
+        if self.left == 0:
+            self.advance(POLICY.deadline_ms)
+        return super().monotonic_ms()
 
 
-@pytest.mark.parametrize("protocol", ["six-phase", "fenced"])
+@both_protocols
 @pytest.mark.parametrize("reads", range(1, 12))
 def test_a_commit_that_becomes_late_in_it_does_not_happen(
     protocol: ProtocolName, reads: int
 ) -> None:
-    """The deadline passes at any of the readings of the clock."""
-
-    class Jumping(ManualClock):
-        left = 0
-
-        def monotonic_ms(self) -> int:
-            self.left -= 1
-            if self.left == 0:
-                self.advance(POLICY.deadline_ms)
-            return super().monotonic_ms()
-
     clock = Jumping()
-    store = open_store("memory://", clock)
-    store.ensure_table(TABLE, {b"d": Family(), b"e": Family()})
-    engine = open_engine(store, clock, protocol)
+    engine = open_engine(protocol, clock)
     engine.commit(PUT)
     clock.left = reads
-    other = Mutation(KEYS[0], b"2")
+    is_late = False
     try:
-        result: object = engine.commit([other])
-    except DeadlineError as error:
-        result = error
-    cell = engine.read([KEYS[0]])[KEYS[0]]
-    is_there = cell is not None and cell.value == b"2"
-    assert isinstance(result, Committed) == is_there
-    assert clock.left <= 0 or is_there
-
-
-@pytest.mark.parametrize("protocol", ["six-phase", "fenced"])
-def test_a_commit_whose_read_takes_too_long_does_not_happen(protocol: ProtocolName) -> None:
-    """The deadline is checked once more when all is planned."""
-    store, clock = in_memory()
-    store.ensure_table(TABLE, {b"d": Family(), b"e": Family()})
-    engine = open_engine(store, clock, protocol)
-    engine.commit(PUT)
-    before, read = engine.read([KEYS[0]]), type(store).read
-
-    def read_slowly(store: Store, *groups: Collection[Key]) -> dict[Key, Cell | None]:
-        clock.advance(POLICY.deadline_ms)
-        return read(store, *groups)
-
-    with patch.object(type(store), "read", read_slowly), pytest.raises(DeadlineError):
         engine.commit([Mutation(KEYS[0], b"2")])
-    assert engine.read([KEYS[0]]) == before
+    except DeadlineError:
+        is_late = True
+    cell = engine.read([KEYS[0]])[KEYS[0]]
+    assert cell is not None and cell.value == (b"1" if is_late else b"2")
+    assert clock.left <= 0 or not is_late
 
 
-@pytest.mark.parametrize("protocol", ["six-phase", "fenced"])
+@both_protocols
 def test_a_row_that_was_poisoned_is_not_overwritten(protocol: ProtocolName) -> None:
-    """The phases follow, which find out whose it is; the request commits under another row key."""
-
-    def prepare() -> tuple[Store, Engine]:
-        store, clock = in_memory()
-        store.ensure_table(TABLE, {b"d": Family(), b"e": Family()})
-        return store, open_engine(store, clock, protocol)
-
-    foreseen = prepare()[1].commit(PUT).transaction
-    store, engine = prepare()
+    foreseen = open_engine(protocol).commit(PUT).transaction
+    engine = open_engine(protocol)
     assert poison(engine.context, Transaction(foreseen, Request(())))
     status = status_key(b"txn", foreseen)
     assert engine.commit(PUT).transaction != foreseen
-    cell = store.read([status])[status]
+    cell = engine.context.store.read([status])[status]
     assert cell is not None and cell.value == Status.ABORTED.encoded
 
 
 @pytest.mark.parametrize("ahead_ms", range(4))
 def test_a_marker_that_hides_the_value_hides_the_lock_too(ahead_ms: int) -> None:
-    """The clock goes on between the read and the write. A value is never written below a delete
-    marker above which its lock lies: it would be reported as committed and not be there."""
-    store, clock = in_memory()
-    clock.advance(1_000_000)
-    store.ensure_table(TABLE, {b"d": Family(database=b"txn"), b"e": Family(database=b"txn")})
-    engine = open_engine(store, clock, "six-phase")
+    """The value would be reported as committed and not be there."""
+    clock = ManualClock()
+    engine = open_engine("six-phase", clock)
     engine.commit([Mutation(KEYS[3], b"1")])
-    key, inner = KEYS[0], type(store).check_and_put
+    key, store = KEYS[0], engine.context.store
     for cell in (key, key.lock, key.tag):
         store.write([Edit(cell, None, clock.wall_ms() + ahead_ms)])
+    inner = CountingStore.check_and_put
 
-    def write_later(self: Store, checks: Sequence[Check], *, durable: bool = True) -> list[bool]:
+    def write_later(self: Any, checks: Sequence[Check], *, durable: bool = True) -> list[bool]:
         clock.advance(2)
         return inner(self, checks, durable=durable)
 
-    with patch.object(type(store), "check_and_put", write_later):
+    with patch.object(CountingStore, "check_and_put", write_later):
         engine.commit([Mutation(key, b"1")])
     found = engine.read([key])[key]
     assert found is not None and found.value == b"1"

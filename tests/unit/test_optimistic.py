@@ -1,31 +1,44 @@
-"""Interactive transactions: what a block sees, what it commits, and when it does not."""
+"""Interactive transactions, and keys that are validated instead of locked: see docs/protocol.md."""
 
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable
+from collections.abc import Callable, Collection, Sequence
 from contextlib import suppress
+from itertools import count
+from typing import Any
 
 import pytest
 
-from tests.unit.worlds import TABLE, World, X, Y, Z, after_status, stopped_at
-from txn.assertions import Exact, Not, Some, Version
-from txn.client.block import OptimisticTransaction
-from txn.client.engine import Engine
-from txn.errors import (
-    AssertionFailedError,
-    CommitOutcomeUnknown,
+from tests.unit.worlds import TABLE, World, X, Y, Z, before, is_step
+from txn import (
+    AbortedError,
+    Committed,
     ConflictError,
     DeadlineError,
-    InvalidRequestError,
-    NotApplied,
+    Engine,
+    Key,
+    Mutation,
+    Not,
+    Policy,
+    Request,
+    Some,
 )
-from txn.model import Check, Delete, Edit, Key, Mutation
-from txn.policy import Policy
-from txn.protocol.statuses import Status
+from txn.assertions import Assertion, Exact
+from txn.client.block import OptimisticTransaction
+from txn.errors import AssertionFailedError, InvalidRequestError
+from txn.model import Check, Delete
+from txn.protocol.row import EARLY, LATE, column, decode_row, is_row_key
+from txn.protocol.statuses import ProtocolName, Status
+from txn.protocol.transaction import begin_commit, renew
+from txn.request import bind_request
 from txn.testing.counting import CountingStore
-from txn.testing.faulty import Call, Crash, Fault, FaultyStore, Reply
+from txn.testing.faulty import Call, Crash, Fault, FaultyStore, Reply, faultless
 
+pytestmark = pytest.mark.fast
+
+
+W = Key("w", "d", "x", TABLE)
 Work = Callable[[OptimisticTransaction], object]
 
 
@@ -34,12 +47,10 @@ def counter(value: int) -> bytes:
 
 
 def other(world: World, *mutations: Mutation | Delete) -> None:
-    """Another client commits."""
     world.client(seed=len(world.rows()) + 50).commit(mutations)
 
 
 def given(**rows: bytes) -> World:
-    """A world with these values of column x."""
     world = World()
     if rows:
         world.engine.commit([Mutation(Key(row, "d", "x"), value) for row, value in rows.items()])
@@ -55,24 +66,7 @@ def counted(world: World) -> tuple[Engine, CountingStore]:
     return engine, counting
 
 
-# ---------------------------------------------------------------------- what a block sees
-
-
-def test_a_block_is_committed_at_its_end() -> None:
-    """All of it at one timestamp, or nothing."""
-    world = given(y=b"old")
-    with world.engine.transaction(labels={"job": "7"}) as t:
-        t.put(X, "1")
-        t.delete(Y)
-        assert world.value(X) is None
-        assert t.result is None
-    assert t.result is not None
-    assert world.cell(X) == (b"1", t.result.timestamp)
-    assert world.value(Y) is None
-
-
 def test_a_block_sees_its_own_writes() -> None:
-    """The last of them, in reads and in scans, whatever is stored."""
     world = given(x=b"1", y=b"1", z=b"1")
     with world.engine.transaction() as t:
         t.put(X, b"2")
@@ -102,7 +96,6 @@ def test_what_a_block_wrote_it_does_not_read() -> None:
 
 
 def test_a_repeated_read_returns_the_same() -> None:
-    """Whatever others commit meanwhile, and whether the key is read or scanned."""
     world = given(x=b"1", z=b"1")
     cell = world.cell(X)
     with pytest.raises(ConflictError), world.engine.transaction() as t:
@@ -115,24 +108,15 @@ def test_a_repeated_read_returns_the_same() -> None:
         assert t.get(Z) is None
 
 
-def test_keys_are_answered_as_they_were_asked() -> None:
-    """A key without its table is the same key."""
-    world = given(x=b"1")
-    short = Key("x", "d", "x")
-    with world.engine.transaction() as t:
-        assert t.get_many([short, X]) == {short: b"1", X: b"1"}
-        t.put(short, b"2")
-        assert t.get(X) == b"2"
-
-
-def test_counters_are_those_of_hbase() -> None:
-    """Eight bytes, big-endian, signed; absent is 0."""
-    world = given(y=counter(-2))
+def test_counters_are_those_of_hbase_and_append_adds_to_what_is_there() -> None:
+    world = given(y=counter(-2), z=b"a")
     with world.engine.transaction() as t:
         assert t.increment(X) == 1
         assert t.increment(X, 4) == 5
         assert t.increment(Y, -1) == -3
+        assert (t.append(Z, "b"), t.append(Z, b"c"), t.append(W, "d")) == (b"ab", b"abc", b"d")
     assert (world.value(X), world.value(Y)) == (b"\0" * 7 + b"\5", counter(-3))
+    assert (world.value(Z), world.value(W)) == (b"abc", b"d")
 
 
 @pytest.mark.parametrize(
@@ -140,19 +124,10 @@ def test_counters_are_those_of_hbase() -> None:
     [(b"12", 1, "not a counter"), (counter(2**63 - 1), 1, "overflows"), (counter(0), 2**64, "ove")],
 )
 def test_what_is_no_counter_is_not_counted(value: bytes, by: int, message: str) -> None:
-    """HBase would wrap around; here it is an error, and nothing is written."""
     world = given(x=value)
     with pytest.raises(InvalidRequestError, match=message), world.engine.transaction() as t:
         t.increment(X, by)
     assert world.value(X) == value
-
-
-def test_append_adds_to_what_is_there() -> None:
-    """Or begins it."""
-    world = given(x=b"a")
-    with world.engine.transaction() as t:
-        assert (t.append(X, "b"), t.append(X, b"c"), t.append(Y, "d")) == (b"ab", b"abc", b"d")
-    assert (world.value(X), world.value(Y)) == (b"abc", b"d")
 
 
 @pytest.mark.parametrize(
@@ -169,38 +144,13 @@ def test_append_adds_to_what_is_there() -> None:
     ],
 )
 def test_what_can_never_be_committed_is_refused_in_the_block(work: Work) -> None:
-    """Where its line is, and not at the end."""
     world = World()
     with pytest.raises(InvalidRequestError), world.engine.transaction() as t:
         work(t)
     assert not world.rows()
 
 
-@pytest.mark.parametrize(
-    "work",
-    [
-        lambda t: None,
-        lambda t: t.scan(),
-        lambda t: t.require(~Some(X)),
-        lambda t: t.get(X),
-        lambda t: t.put(X, b"1"),
-        lambda t: 1 / 0,
-    ],
-    ids=["nothing", "scan", "require", "get", "put", "error"],
-)
-def test_a_block_is_entered_once_whatever_it_did(
-    work: Callable[[OptimisticTransaction], object],
-) -> None:
-    """A second time it would assert what the first one had read."""
-    t = World().engine.transaction()
-    with suppress(ZeroDivisionError), t:
-        work(t)
-    with pytest.raises(InvalidRequestError, match="one block"), t:
-        pass
-
-
 def test_a_transaction_is_one_block() -> None:
-    """Outside there is nothing that would commit what it does, or check what it read."""
     world = World()
     t = world.engine.transaction()
     with pytest.raises(InvalidRequestError, match="inside its with"):
@@ -212,20 +162,6 @@ def test_a_transaction_is_one_block() -> None:
             late()
     with pytest.raises(InvalidRequestError, match="one block"), t:
         pass
-
-
-def test_an_exception_in_the_block_writes_nothing() -> None:
-    """It passes through as it is."""
-    world = World()
-    engine, counting = counted(world)
-    with pytest.raises(KeyError, match="mine"), engine.transaction() as t:
-        t.put(X, b"1")
-        raise KeyError("mine")
-    assert t.result is None
-    assert not counting.calls
-
-
-# ---------------------------------------------------------------------- what is validated
 
 
 @pytest.mark.parametrize(
@@ -247,8 +183,6 @@ def test_an_exception_in_the_block_writes_nothing() -> None:
 def test_what_was_read_must_not_have_changed(
     change: Mutation | Delete, writes: bool, look: Work
 ) -> None:
-    """Nor what was read as absent, nor what a scan found nowhere; else the block would be wrong
-    about what it saw. That is a conflict: run it again."""
     world = given(x=b"1")
     with (
         pytest.raises(ConflictError, match="has changed") as caught,
@@ -265,7 +199,6 @@ def test_what_was_read_must_not_have_changed(
 
 
 def test_what_was_not_read_may_change() -> None:
-    """A range is guarded as far as it goes, and in the columns that were asked for."""
     world = given(x=b"1", y=b"1")
     with world.engine.transaction() as t:
         assert len(t.scan(stop="y")) == len(t.scan(columns=[("d", "x")], stop="y")) == 1
@@ -273,53 +206,6 @@ def test_what_was_not_read_may_change() -> None:
         other(world, Mutation(Y, b"2"), Delete(Z))
         t.put(Z, b"1")
     assert world.value(Z) == b"1"
-
-
-def test_columns_beside_those_of_a_scan_may_come() -> None:
-    """They are not in its range."""
-    world = given(x=b"1")
-    with world.engine.transaction() as t:
-        t.scan(columns=[("d", "x")])
-        other(world, Mutation(X._replace(column=b"y"), b"2"))
-        t.put(Z, b"1")
-    assert t.result is not None
-
-
-def test_a_key_that_was_deleted_from_a_scanned_range_stays_away() -> None:
-    """Its lock and tag are there, which say nothing; and what comes and goes was never seen."""
-    world = given(x=b"1")
-    other(world, Mutation(Y, b"1"))
-    other(world, Delete(Y))
-    cell = world.cell(X)
-    with world.engine.transaction() as t:
-        assert t.scan() == [(b"x", {X: cell})]
-        other(world, Mutation(Y, b"2"))
-        other(world, Delete(Y))
-        t.put(Z, b"1")
-    assert world.value(Z) == b"1"
-
-
-def test_of_two_that_add_to_what_both_scanned_one_commits() -> None:
-    """The phantom of each is in the range of the other: whoever looks later sees a lock."""
-    world = World()
-    engine = world.client(world.faults, seed=2)
-    late = world.client(seed=3).transaction().__enter__()
-    assert not late.scan()
-    late.put(Z, b"2")
-
-    def look(call: Call) -> Fault:
-        if call.method == "scan":  # the first holds its lock, and is about to look
-            world.faults.plan = lambda call: Fault()
-            with pytest.raises(ConflictError) as caught:
-                late.__exit__(None, None, None)
-            assert caught.value.key == Y
-        return Fault()
-
-    with engine.transaction() as t:
-        assert not t.scan()
-        t.put(Y, b"1")
-        world.faults.plan = look
-    assert (world.value(Y), world.value(Z)) == (b"1", None)
 
 
 @pytest.mark.parametrize("deletes", [False, True])
@@ -336,55 +222,20 @@ def test_a_key_that_a_scan_did_not_find_is_written_only_where_it_is_still_missin
     assert world.value(Y) == b"2"
 
 
-def test_a_lock_in_a_scanned_range_is_waited_for() -> None:
-    """Its owner is about to put a key there, or to go away; a dead one is settled in time."""
-    world = given(x=b"1")
-    holder = stopped_at(world, Status.LOCKED, key=Y)
-    engine = world.client(seed=2)
-    with pytest.raises(ConflictError, match="is locked") as caught, engine.transaction() as t:
-        assert len(t.scan()) == 1
-        t.put(Z, b"1")
-    assert (caught.value.key, caught.value.holder) == (Y, holder)
-    world.clock.advance(world.policy.lock_ttl_ms)
-    with engine.transaction() as t:
-        assert len(t.scan()) == 1
-        t.put(Z, b"1")
-    assert world.value(Z) == b"1"
-    assert world.holder(Y) == b""
-
-
 def test_with_a_token_what_came_may_be_its_own() -> None:
-    """The first commit added a row to the range that it scanned, and its answer was lost."""
     world = given(x=b"1")
 
-    def block() -> OptimisticTransaction:
+    def add() -> Committed | None:
         with world.client(seed=len(world.rows()) + 10).transaction(once="job") as t:
-            found = t.scan(stop="z")
-            if len(world.rows()) == 1:
-                other(world) if False else None
-            t.put(Key(f"y{len(found)}", "d", "x"), b"1")
-        return t
+            t.put(Key(f"y{len(t.scan(stop='z'))}", "d", "x"), b"1")
+        return t.result
 
-    first = block().result
-    again = block().result
-    assert first is not None
-    assert again is not None
-    assert again.repeated
-    assert again.transaction == first.transaction
+    first, again = add(), add()
+    assert first and again and again.repeated and again.transaction == first.transaction
     assert len(list(world.engine.scan())) == 2
 
 
-def test_with_a_token_a_stranger_is_a_stranger() -> None:
-    """Where the token has not committed, a key that came is a conflict as without."""
-    world = given(x=b"1")
-    with pytest.raises(ConflictError), world.engine.transaction(once="job") as t:
-        t.scan()
-        other(world, Mutation(Y, b"1"))
-        t.put(Z, b"1")
-
-
 def test_a_required_assertion_must_hold() -> None:
-    """Of what is stored before the block's own changes; it is no conflict."""
     world = given(x=b"1")
     with world.engine.transaction() as t:
         t.put(X, b"2")
@@ -402,14 +253,6 @@ def test_a_required_assertion_must_hold() -> None:
     assert world.value(X) == b"2"
 
 
-def test_a_required_version_is_not_one_that_was_read() -> None:
-    """Who asked for it wants to know that it is false."""
-    world = given(x=b"1")
-    with pytest.raises(AssertionFailedError, match="Version"), world.engine.transaction() as t:
-        t.require(Version(X, 5))
-        t.put(Y, b"1")
-
-
 def test_a_conflict_goes_before_a_required_assertion() -> None:
     """What is required may be false only because the block saw something that has changed."""
     world = given(x=b"1")
@@ -419,9 +262,6 @@ def test_a_conflict_goes_before_a_required_assertion() -> None:
             other(world, Mutation(X, b"2" if writes else b"3"))
             if writes:
                 t.put(Y, b"1")
-
-
-# ---------------------------------------------------------------- blocks that write nothing
 
 
 @pytest.mark.parametrize(
@@ -439,7 +279,6 @@ def test_a_conflict_goes_before_a_required_assertion() -> None:
     ],
 )
 def test_what_a_block_costs_that_writes_nothing(work: Work, calls: dict[str, int]) -> None:
-    """One read is of one instant already; more are read once more, together."""
     world = World()
     engine, counting = counted(world)
     for once in (None, "job"):
@@ -451,20 +290,7 @@ def test_what_a_block_costs_that_writes_nothing(work: Work, calls: dict[str, int
     assert not world.rows()
 
 
-def test_reads_of_a_block_were_true_together() -> None:
-    """Each get is of its own instant: the sum of two accounts may be one that never was."""
-    world = given(x=b"1", y=b"2")
-    with pytest.raises(ConflictError), world.engine.transaction() as t:
-        first = t.get(X)
-        other(world, Mutation(X, b"2"), Mutation(Y, b"1"))
-        assert (first, t.get(Y)) == (b"1", b"1")
-
-
-# ------------------------------------------------------------------------------------- run
-
-
 def test_run_returns_what_the_function_returned() -> None:
-    """From the attempt that committed."""
     world = given(x=counter(4))
     tries: list[int] = []
 
@@ -480,22 +306,6 @@ def test_run_returns_what_the_function_returned() -> None:
     assert world.value(X) == counter(21)
 
 
-def test_run_repeats_what_only_reads() -> None:
-    """A snapshot of several reads is worth as much."""
-    world = given(x=b"1", y=b"1")
-    tries: list[None] = []
-
-    def work(t: OptimisticTransaction) -> bytes | None:
-        first = t.get(X)
-        tries.append(None)
-        if len(tries) == 1:
-            other(world, Mutation(X, b"2"), Mutation(Y, b"2"))
-        assert len(tries) == 1 or first == t.get(Y)
-        return t.get(Y)
-
-    assert world.engine.run(work) == b"2"
-
-
 @pytest.mark.parametrize(
     ("work", "error"),
     [
@@ -505,36 +315,9 @@ def test_run_repeats_what_only_reads() -> None:
     ],
 )
 def test_run_repeats_nothing_else(work: Work, error: type[Exception]) -> None:
-    """It would be the same again."""
-    tries: list[None] = []
-
-    def counting(t: OptimisticTransaction) -> None:
-        tries.append(None)
-        work(t)
-
+    tries: list[OptimisticTransaction] = []
     with pytest.raises(error):
-        World().engine.run(counting)
-    assert len(tries) == 1
-
-
-def test_run_does_not_repeat_what_may_have_committed() -> None:
-    """Its function would happen twice."""
-    world = World()
-    tries: list[None] = []
-
-    def plan(call: Call) -> Fault:
-        checks = [item for item in call.items if isinstance(item, Check)]
-        if world.statuses() == [Status.LOCKED] and (checks or call.method == "read"):
-            return Fault(frozenset(), Reply.MAYBE_APPLIED if checks else Reply.NOT_APPLIED)
-        return Fault()
-
-    def work(t: OptimisticTransaction) -> None:
-        tries.append(None)
-        t.put(X, b"1")
-        world.faults.plan = plan
-
-    with pytest.raises((CommitOutcomeUnknown, NotApplied)):
-        world.engine.run(work)
+        World().engine.run(lambda t: (tries.append(t), work(t)))
     assert len(tries) == 1
 
 
@@ -546,104 +329,24 @@ def always_overtaken(world: World) -> Work:
     return work
 
 
-def test_run_gives_up_after_its_attempts() -> None:
-    """With the last conflict."""
+@pytest.mark.parametrize(
+    ("given", "error", "message"),
+    [
+        ({"attempts": 3}, ConflictError, "has changed"),
+        ({"deadline_ms": 200}, DeadlineError, "deadline passed between attempts"),
+    ],
+)
+def test_run_gives_up_after_its_attempts_or_at_its_deadline(
+    given: dict[str, int], error: type[Exception], message: str
+) -> None:
     world = World()
-    rows = len(world.rows())
-    with pytest.raises(ConflictError, match="has changed"):
-        world.engine.run(always_overtaken(world), attempts=3)
-    assert len(world.rows()) - rows >= 3
-
-
-def test_run_gives_up_at_its_deadline() -> None:
-    """It holds for all attempts together, and is told apart from a conflict."""
-    world = World()
-    began = world.clock.monotonic_ms()
-    with pytest.raises(DeadlineError, match="deadline passed between attempts") as caught:
-        world.engine.run(always_overtaken(world), deadline_ms=200)
-    assert isinstance(caught.value.__cause__, ConflictError)
-    assert world.clock.monotonic_ms() - began <= 200
-
-
-def test_an_attempt_that_outlasts_the_deadline_is_the_last() -> None:
-    """It has conflicted meanwhile, and no pause is waited for nothing."""
-    world = World()
-
-    def work(t: OptimisticTransaction) -> None:
-        t.increment(X)
-        raise ConflictError(str(world.clock.advance(300)))
-
-    with pytest.raises(DeadlineError, match="between attempts attempts=1"):
-        world.engine.run(work, deadline_ms=200)
-    assert world.clock.monotonic_ms() == 300
-
-
-def test_the_deadline_of_a_run_bounds_its_commit() -> None:
-    """Also while it waits for somebody else's lock."""
-    world = World(Policy(lock_ttl_ms=60_000, attempts=4, store_patience_ms=10))
-    stopped_at(world, Status.LOCKED)
-    began = world.clock.monotonic_ms()
-    with pytest.raises(DeadlineError, match="waiting for a lock"):
-        world.client(seed=2).run(lambda t: t.put(X, b"3"), deadline_ms=300)
-    assert 300 <= world.clock.monotonic_ms() - began < 1_000
-
-
-@pytest.mark.parametrize("deadline_ms", [0, -1])
-def test_a_block_with_a_spent_budget_writes_nothing(deadline_ms: int) -> None:
-    """Who divides its time among calls has none left at times; it does not mean 30 s more."""
-    world = World()
-    before = world.keys_kept()
-    with (
-        pytest.raises(DeadlineError, match="before anything was written"),
-        world.engine.transaction(deadline_ms=deadline_ms) as t,
-    ):
-        t.put(X, b"1")
-    assert world.keys_kept() == before
-
-
-@pytest.mark.parametrize("deadline_ms", [0, -1])
-def test_a_run_with_a_spent_budget_does_not_begin(deadline_ms: int) -> None:
-    """The function may be long, and have no time to commit."""
-    begun: list[object] = []
-    with pytest.raises(DeadlineError, match="deadline passed"):
-        World().engine.run(begun.append, deadline_ms=deadline_ms)
-    assert begun == []
-
-
-def test_what_the_function_takes_is_not_left_for_its_commit() -> None:
-    """The bound is for all of it together."""
-    world = World(Policy(lock_ttl_ms=60_000, attempts=4, store_patience_ms=10))
-    stopped_at(world, Status.LOCKED)
-    began = world.clock.monotonic_ms()
-
-    def think(t: OptimisticTransaction) -> None:
-        world.clock.advance(290)
-        t.put(X, b"3")
-
-    with pytest.raises(DeadlineError):
-        world.client(seed=2).run(think, deadline_ms=300)
-    assert world.clock.monotonic_ms() - began < 500
-
-
-def test_a_run_takes_an_attempt_at_least() -> None:
-    """None would return nothing, and have done nothing."""
-    with pytest.raises(InvalidRequestError, match="attempts must be at least 1"):
-        World().engine.run(lambda t: None, attempts=0)
-
-
-def test_run_hands_on_what_the_commit_takes() -> None:
-    """Token, labels and acknowledgement, with each attempt."""
-    world = World()
-    engine = world.engine
-    for _ in range(2):
-        engine.run(lambda t: t.append(X, "1"), once="job", labels={"a": "b"}, ack="decided")
-    engine.flush()
-    assert world.value(X) == b"1"
-    assert {row.buffer.request.labels.get("a") for row in world.rows() if row.buffer} == {"b"}
+    with pytest.raises(error, match=message):
+        world.engine.run(always_overtaken(world), **given)
+    assert world.clock.monotonic_ms() <= 200
+    assert len(world.rows()) >= 3
 
 
 def test_a_transaction_has_a_limit_of_rows() -> None:
-    """Each is asserted and locked."""
     world = given(x=b"1", y=b"1")
     engine = Engine(world.store, table=TABLE, policy=Policy(snapshot_rows=1))
     with pytest.raises(InvalidRequestError, match="limit=1"), engine.transaction() as t:
@@ -651,21 +354,207 @@ def test_a_transaction_has_a_limit_of_rows() -> None:
         t.scan()
 
 
-def test_a_client_that_dies_at_the_end_of_its_block_is_finished() -> None:
-    """What it decided is there for all: a block is a transaction like any other."""
-    world = given(x=counter(1))
-    after_status(world, Status.ASSERTED, Fault(reply=Reply.CRASH))
-    with pytest.raises(Crash), world.engine.transaction() as t:
-        t.increment(X)
-    with world.client(seed=2).transaction() as t:
-        assert t.increment(X) == 3
-    assert world.value(X) == counter(3)
+both_protocols = pytest.mark.parametrize("protocol", ["six-phase", "fenced"])
+PUT_X, PUT_Y, PUT_Z = ([Mutation(key, b"1")] for key in (X, Y, Z))
+ONE_ATTEMPT = Policy(attempts=1)
+SEEDS = count(100)
 
 
-def test_a_stored_cell_that_nobody_committed_is_read_like_any_other() -> None:
-    """Data that was there before."""
+def locks_taken(world: World, work: Callable[[Engine], object]) -> set[Key]:
+    """Return which of x, y and z a client locks at its work."""
+    lock_of = world.engine.context.rules.lock_of
+    taken: set[Key] = set()
+
+    def plan(call: Call) -> Fault:
+        if call.method == "check_and_put":
+            taken.update(item.key for item in call.items if isinstance(item, Check))
+        return Fault()
+
+    engine = world.client(world.faults, seed=next(SEEDS))
+    world.faults.plan = plan
+    work(engine)
+    world.faults.plan = faultless
+    return {key for key in (X, Y, Z) if lock_of(key) in taken}
+
+
+@both_protocols
+def test_only_what_is_written_is_locked(protocol: ProtocolName) -> None:
+    world = World(protocol=protocol)
+    world.engine.commit(PUT_X)
+    asserted = [Some(X), Not(Some(Z))]
+    assert locks_taken(world, lambda e: e.commit(PUT_Y, asserted, validate=True)) == {Y}
+    assert locks_taken(world, lambda e: e.commit(PUT_Y, [Some(X)])) == {X, Y}
+    assert locks_taken(world, lambda e: e.submit((PUT_Y, [Some(X)]), validate=True).result()) == {Y}
+
+
+def test_a_request_that_writes_nothing_locks_what_it_asserts() -> None:
     world = World()
-    world.store.write([Edit(X, b"1", 5)])
-    with world.engine.transaction() as t:
-        t.append(X, "2")
-    assert world.value(X) == b"12"
+    world.engine.commit(PUT_X)
+    assert locks_taken(world, lambda e: e.commit([], [Some(X)], validate=True)) == {X}
+
+
+@both_protocols
+def test_a_policy_says_it_for_all_that_do_not(protocol: ProtocolName) -> None:
+    world = World(Policy(assertions="validated"), protocol)
+    world.engine.commit(PUT_X)
+
+    def block(engine: Engine) -> None:
+        with engine.transaction() as t:
+            t.put(Y, t.get(X) or b"")
+
+    assert locks_taken(world, lambda e: e.commit(PUT_Y, [Some(X)])) == {Y}
+    assert locks_taken(world, block) == {Y}
+    assert locks_taken(world, lambda e: e.run(lambda t: t.put(Y, t.get(X) or b""))) == {Y}
+    assert locks_taken(world, lambda e: e.commit(PUT_Y, [Some(X)], validate=False)) == {X, Y}
+    many = [Request(tuple(PUT_Y), (Some(X),), validate=False), (PUT_Z, [Some(X)])]
+    assert locks_taken(world, lambda e: e.commit_many(many, validate=True)) == {X, Y, Z}
+
+
+def die_holding(world: World, key: Key, asserted: Sequence[Assertion] = ()) -> bytes:
+    """Let a client die that holds a key, and has decided nothing; return its row key."""
+    engine = world.client(store := FaultyStore(world.store), seed=77)
+
+    def plan(call: Call) -> Fault:
+        decides = any(is_step(item, Status.ASSERTED) for item in call.items)
+        return Fault(frozenset(), Reply.CRASH) if decides else Fault()
+
+    store.plan = plan
+    with pytest.raises(Crash):
+        labels = {"so that": "it has a row"}
+        engine.commit([Mutation(key, b"2")], asserted, labels=labels, validate=True)
+    return world.holder(key)
+
+
+def commit_beside(
+    world: World,
+    work: Callable[[], object],
+    *,
+    before: Collection[int] = (2,),
+    asserted: Sequence[Assertion] = (Some(X), Not(Some(Z))),
+    policy: Policy = ONE_ATTEMPT,
+    **terms: Any,
+) -> Committed:
+    """Put y if the assertions hold, whose keys are validated. before: the numbers of the reads of
+    x and its lock before which some work is done."""
+    world.policy = policy
+    engine = world.client(world.faults, seed=9)
+    guard, reads = engine.context.rules.lock_of(X), count(1)
+
+    def plan(call: Call) -> Fault:
+        if call.method == "read" and guard in call.items and next(reads) in before:
+            work()
+        return Fault()
+
+    world.faults.plan = plan
+    try:
+        return engine.commit(PUT_Y, asserted, validate=True, **terms)
+    finally:
+        world.faults.plan = faultless
+
+
+@both_protocols
+def test_what_changed_between_two_reads_is_a_conflict(protocol: ProtocolName) -> None:
+    world = World(protocol=protocol)
+    world.engine.commit(PUT_X)
+    with pytest.raises(ConflictError, match="changed before the decision"):
+        commit_beside(world, lambda: world.client(seed=5).commit([Mutation(X, b"2")]))
+    assert world.value(Y) is None
+
+
+@both_protocols
+@pytest.mark.parametrize("also", [(), (Not(Some(Z)),)], ids=["one row", "two rows"])
+def test_a_lock_on_a_validated_key_is_a_conflict_that_names_its_holder(
+    protocol: ProtocolName, also: Sequence[Assertion]
+) -> None:
+    """Its holder may have decided, or may have validated what this one writes."""
+    world = World(protocol=protocol)
+    world.engine.commit(PUT_X)
+    number = 2 if also or protocol == "fenced" else 1
+    with pytest.raises(ConflictError, match="key is locked") as caught:
+        commit_beside(
+            *(world, lambda: die_holding(world, X)), before=[number], asserted=(Some(X), *also)
+        )
+    assert (caught.value.key, caught.value.holder) == (X, world.holder(X))
+    assert world.value(Y) is None
+
+
+@both_protocols
+def test_a_transaction_whose_keys_change_each_time_locks_them(protocol: ProtocolName) -> None:
+    world = World(protocol=protocol)
+    world.engine.commit(PUT_X)
+    other = world.client(seed=5)
+    done = commit_beside(
+        world,
+        lambda: world.holder(X) or other.commit([Mutation(X, b"2")]),
+        before=range(2, 100),
+        policy=Policy(attempts=6, deadline_ms=60_000),
+    )
+    cells = [
+        row.cells.get(column(b"txn", row.row, b"ranges"))
+        for row in world.store.scan(b"txn")
+        if is_row_key(row.row) and (buffer := decode_row(row).buffer) and Y in buffer.request.keys
+    ]
+    marks = [cell and cell.value for cell in cells]
+    assert marks == [EARLY, LATE, LATE, None]
+    assert world.value(Y) == b"1" and done.complete
+
+
+@both_protocols
+def test_a_read_that_takes_too_long_is_past_the_deadline(protocol: ProtocolName) -> None:
+    world = World(protocol=protocol)
+    world.engine.commit(PUT_X)
+    with pytest.raises(DeadlineError, match="before the decision"):
+        commit_beside(world, lambda: world.clock.advance(60_000))
+    assert world.value(Y) is None
+
+
+def test_who_is_late_behind_a_dead_holder_is_not_decided() -> None:
+    world = World(ONE_ATTEMPT)
+    holder = die_holding(world, X)
+    engine = world.client(world.faults, seed=9)
+
+    late = lambda: world.clock.advance(world.policy.deadline_ms)  # noqa: E731
+    looks = lambda call: call.method == "read" and any(k.row == holder for k in call.items)  # noqa: E731
+    before(world, looks, late, times=9)
+    one, two = engine.commit_many([(PUT_Y, [Not(Some(X))]), (PUT_Z, [])], validate=True)
+    assert isinstance(one, ConflictError)
+    assert isinstance(two, DeadlineError)
+    assert world.value(Z) is None
+
+
+@both_protocols
+@pytest.mark.parametrize("validate", [False, True])
+def test_who_tries_once_ends_a_holder_that_died(protocol: ProtocolName, validate: bool) -> None:
+    world = World(ONE_ATTEMPT, protocol)
+    die_holding(world, X)
+    engine = world.client(seed=9)
+    for _ in range(3):
+        with suppress(ConflictError):
+            engine.commit(PUT_Y, [Not(Some(X))], validate=validate)
+        world.clock.advance(world.policy.lock_ttl_ms)
+    assert world.value(Y) == b"1"
+
+
+@both_protocols
+@pytest.mark.parametrize("validate", [False, True])
+def test_what_is_no_lock_is_no_conflict(protocol: ProtocolName, validate: bool) -> None:
+    """Nobody ever frees it, and whose data it is must not be told."""
+    world = World(protocol=protocol)
+    engine = world.client(seed=9)
+    world.put(engine.context.rules.lock_of(X), b"somebody's data")
+    with pytest.raises(AbortedError, match="what is no lock") as caught:
+        engine.commit(PUT_Y, [Not(Some(X))], validate=validate)
+    assert not isinstance(caught.value, ConflictError)
+    assert "somebody" not in str(caught.value)
+
+
+def test_only_an_attempt_alone_locks_what_it_validated() -> None:
+    """A batch was chosen by the locks of its requests: two that now lock one key do not fit."""
+    world = World()
+    request = bind_request(PUT_Y, [Some(X)], validate=True, table=TABLE)
+    t = begin_commit(world.engine.context, request)
+    for is_alone in (False, True):
+        for _ in range(3 if not is_alone else 1):
+            t.failure = ConflictError("key is locked", key=X)
+            renew(world.engine.context, t, is_alone=is_alone)
+        assert bool(t.validated) is not is_alone

@@ -12,11 +12,9 @@ import pytest
 
 from txn import connect
 from txn.errors import InvalidRequestError
-from txn.host.owner import MAX_NAME, name_owner
+from txn.host.owner import name_owner
 from txn.model import Key, Mutation
-from txn.protocol.codec import MAX_OWNER, decode_buffer, encode_buffer
 from txn.protocol.row import read_rows
-from txn.request import Request
 
 X = Key("r", "d", "x", "t")
 HERE = f"[{os.getpid()}]@{os.uname().nodename}"
@@ -27,7 +25,6 @@ def read_owner(engine: Any, transaction: bytes) -> str:
 
 
 def test_a_row_names_the_program_the_process_and_the_host(tmp_path: Path) -> None:
-    """At night only this tells whom to call, and what to kill."""
     for name, program in {"billing": "billing", None: name_owner()[: -len(HERE)]}.items():
         with connect(f"embedded://{tmp_path}", table="t", name=name) as engine:
             engine.ensure_table("t", ["d"])
@@ -36,7 +33,6 @@ def test_a_row_names_the_program_the_process_and_the_host(tmp_path: Path) -> Non
 
 
 def test_a_forked_child_is_another_owner(tmp_path: Path) -> None:
-    """A pool of workers is forked after the engine was opened; each worker may die alone."""
     with connect(f"embedded://{tmp_path}", table="t", name="pool") as engine:
         engine.ensure_table("t", ["d"])
         engine.commit([Mutation(X, "1")])
@@ -74,16 +70,6 @@ def test_a_program_is_named_by_its_script_or_module(
 
 @pytest.mark.parametrize("name", ["", "a" * 65, "a\nb", "\udcff", 5, b"billing"])
 def test_a_name_that_cannot_be_shown_is_refused(name: Any) -> None:
-    """Before anything is written."""
     for uri in ("memory://", "txn://127.0.0.1:1"):
         with pytest.raises(InvalidRequestError, match="name must be "):
             connect(uri, name=name)
-
-
-def test_the_longest_owner_is_stored(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Each of its letters may be written as six."""
-    monkeypatch.setattr(sys, "argv", ["\udcff" * 300])
-    monkeypatch.setattr(sys.modules["__main__"], "__spec__", None)
-    owner = name_owner("\udcff" * MAX_NAME)
-    assert 6 * MAX_NAME < len(owner) <= MAX_OWNER
-    assert decode_buffer(encode_buffer(Request(()), 1, owner)).owner == owner

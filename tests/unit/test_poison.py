@@ -2,46 +2,53 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from contextlib import suppress
 from dataclasses import replace
 from functools import partial
-from typing import Any
 
 import pytest
 
 from recovery import InGrace, Kind, NothingToDo, Repaired, check, repair
 from recovery.findings import GRACE_MS, RETENTION_MS
 from recovery.purge import delete_cells
-from tests.unit.worlds import POLICY, TABLE, World, X, Y, is_step
+from tests.unit.worlds import (
+    DOWN,
+    LOST,
+    POLICY,
+    TABLE,
+    World,
+    X,
+    Y,
+    always,
+    before,
+    is_step,
+    plan_before,
+    record_calls,
+    steps_to,
+)
 from txn.assertions import Exact
-from txn.client.parts import PartsClient
 from txn.errors import (
-    AbortedError,
     AssertionFailedError,
     CommitOutcomeUnknown,
     ConflictError,
     MaybeApplied,
-    NotApplied,
 )
 from txn.events import Helped
 from txn.model import Check, Edit, Key, Mutation
 from txn.protocol.context import Context
 from txn.protocol.recovery import NOTHING, POISONED, STUCK_MS, Resolver, poison, roll_back
-from txn.protocol.row import TransactionRow, child_key, column, created_ms, read_rows, status_key
-from txn.protocol.statuses import ProtocolName, Status
+from txn.protocol.row import TransactionRow, column, created_ms, read_rows, status_key
+from txn.protocol.statuses import PROTOCOLS, ProtocolName, Status
 from txn.protocol.transaction import (
     WRITTEN_WITHIN_MS,
-    PendingCommit,
     Transaction,
-    begin_commit,
     load_transaction,
 )
 from txn.request import Outcome
 from txn.testing.faulty import Call, Crash, Fault, FaultyStore, Reply
 
 pytestmark = pytest.mark.usefixtures("rows_for_all")
-BOTH = pytest.mark.parametrize("protocol", ["six-phase", "fenced"])
+both_protocols = pytest.mark.parametrize("protocol", PROTOCOLS)
 TTL_MS = POLICY.lock_ttl_ms
 
 
@@ -57,11 +64,12 @@ class Orphan(World):
         self.dead = FaultyStore(self.store)
         client = self.client(self.dead, seed=7)
         row_is_late = Fault(frozenset({1}), Reply.CRASH, late=frozenset({0}))
-        self.dead.plan = when_stepping(Status.WRITTEN, lambda: None, row_is_late)
+        self.dead.plan = plan_before(steps_to(Status.WRITTEN), fault=row_is_late)
         with pytest.raises(Crash):
             client.commit([Mutation(X, b"1")], [Exact(X, b"0"), ~Exact(Y, b"?")])
         self.row_key = self.holder(X)
         assert self.row_key and self.rows() == []
+        self.resolver = Resolver(self.client(self.faults, seed=2).context)
 
     @property
     def lock(self) -> Key:
@@ -72,11 +80,16 @@ class Orphan(World):
         (row,) = (row for row in self.rows() if row.row_key == self.row_key)
         return row
 
-    def resolve(self, resolver: Resolver) -> bool:
-        """Meet the lock; return whether it was freed."""
+    def resolve(self) -> bool:
+        """Let another client meet the lock; return whether it was freed."""
         cell = self.cell(self.lock)
         assert cell is not None
-        return resolver.resolve({self.row_key: {self.lock: cell}}) == {self.row_key}
+        return self.resolver.resolve({self.row_key: {self.lock: cell}}) == {self.row_key}
+
+    def wait_long(self) -> None:
+        """Let another client meet the lock, and a lock TTL pass."""
+        assert not self.resolve()
+        self.clock.advance(TTL_MS)
 
     def require_poisoned(self) -> None:
         assert self.row.is_poisoned and self.row.status is Status.ABORTED
@@ -84,18 +97,14 @@ class Orphan(World):
         assert self.engine.outcome(self.row_key) is Outcome.UNKNOWN
 
 
-def when_stepping(status: Status, act: Callable[[], object], fault: Fault) -> Callable[..., Fault]:
-    """Return the plan that does something before the first step to a status, and lets it fail."""
-    seen: list[Call] = []
+@pytest.fixture(params=PROTOCOLS)
+def orphan(request: pytest.FixtureRequest) -> Orphan:
+    return Orphan(request.param)
 
-    def plan(call: Call) -> Fault:
-        if not seen and any(is_step(item, status) for item in call.items):
-            seen.append(call)
-            act()
-            return fault
-        return Fault()
 
-    return plan
+@pytest.fixture(params=PROTOCOLS)
+def impatient(request: pytest.FixtureRequest) -> World:
+    return World(replace(POLICY, attempts=1), request.param)
 
 
 def poison_row(context: Context, row_key: bytes) -> bool:
@@ -115,224 +124,122 @@ def lose_steps(world: World, row_key: bytes, left: Status | None) -> None:
     world.clock.advance(1)
 
 
-def abort(world: World, row_key: bytes) -> None:
-    """Abort a transaction, as a client does that was impatient."""
-    context = world.client(seed=70).context
-    row = read_rows(context, [row_key])[row_key]
-    roll_back(context, [load_transaction(context, row)], lambda _: "impatience")
+def test_a_lock_without_a_row_is_freed_after_a_lock_ttl_and_poison(orphan: Orphan) -> None:
+    assert not orphan.resolve()
+    orphan.clock.advance(TTL_MS - 1)
+    assert not orphan.resolve()
+    assert (orphan.holder(X), orphan.rows()) == (orphan.row_key, [])
+    orphan.clock.advance(POLICY.courtesy_ms)
+    orphan.events.clear()
+    assert orphan.resolve()
+    assert orphan.holder(X) == b""
+    orphan.require_poisoned()
+    helped = [event for event in orphan.events if isinstance(event, Helped)]
+    assert helped == [Helped(orphan.row_key, "freed")]
 
 
-# --------------------------------------------------------------------------- those who meet it
-
-
-@BOTH
-def test_a_lock_without_a_row_is_freed_after_a_lock_ttl_and_poison(protocol: ProtocolName) -> None:
-    """Its row may still come, and its owner may be alive."""
-    world = Orphan(protocol)
-    resolver = Resolver(world.engine.context)
-    assert not world.resolve(resolver)
-    world.clock.advance(TTL_MS - 1)
-    assert not world.resolve(resolver)
-    assert (world.holder(X), world.rows()) == (world.row_key, [])
-    world.clock.advance(POLICY.courtesy_ms)
-    world.events.clear()
-    assert world.resolve(resolver)
-    assert world.holder(X) == b""
-    world.require_poisoned()
-    helped = [event for event in world.events if isinstance(event, Helped)]
-    assert helped == [Helped(world.row_key, "freed")]
-
-
-@BOTH
-def test_whoever_wants_the_key_waits_a_lock_ttl_and_commits(protocol: ProtocolName) -> None:
-    """It is not told of the dead one's conflict, as it is not of any dead holder's."""
-    world = Orphan(protocol)
-    began_ms = world.clock.monotonic_ms()
-    world.client(seed=2).commit([Mutation(X, b"2")])
-    assert TTL_MS <= world.clock.monotonic_ms() - began_ms < TTL_MS + 100
-    assert (world.value(X), world.holder(X)) == (b"2", b"")
-    world.require_poisoned()
-    assert list(check(world.engine.context, grace_ms=0, scan=[TABLE])) == []
-
-
-@BOTH
-def test_a_reader_does_not_wait_for_it(protocol: ProtocolName) -> None:
-    """Without a row nothing is decided, so that the cell speaks for itself."""
-    world = Orphan(protocol)
-    began_ms = world.clock.monotonic_ms()
-    cell = world.client(seed=2).read([X])[X]
-    assert cell is not None and cell.value == b"0"
-    assert world.clock.monotonic_ms() == began_ms
-    assert world.rows() == []
-
-
-@BOTH
-def test_poison_is_acknowledged_before_the_lock_is_freed(protocol: ProtocolName) -> None:
+def test_poison_is_acknowledged_before_the_lock_is_freed(orphan: Orphan) -> None:
     """Freed first, the lock could be another's when the row arrives and decides."""
-    world = Orphan(protocol)
-    resolver = Resolver(world.client(world.faults, seed=2).context)
-    assert not world.resolve(resolver)
-    world.clock.advance(TTL_MS)
-    refused = Fault(frozenset(), Reply.NOT_APPLIED)
-    world.faults.plan = lambda call: refused if call.method == "check_and_put" else Fault()
-    assert not world.resolve(resolver)
-    assert world.holder(X) == world.row_key
-
-    calls: list[Call] = []
-
-    def plan(call: Call) -> Fault:
-        calls.append(call)
-        return Fault()
-
-    world.faults.plan = plan
-    world.clock.advance(STUCK_MS + POLICY.courtesy_ms)
-    assert world.resolve(resolver)
+    orphan.wait_long()
+    always(orphan, lambda call: call.method == "check_and_put", DOWN)
+    assert not orphan.resolve()
+    assert orphan.holder(X) == orphan.row_key
+    calls = record_calls(orphan)
+    orphan.clock.advance(STUCK_MS + POLICY.courtesy_ms)
+    assert orphan.resolve()
     checks = [item for call in calls for item in call.items if isinstance(item, Check)]
     first, last = checks
-    assert is_step(first, Status.ABORTED) and last.key == world.lock
+    assert is_step(first, Status.ABORTED) and last.key == orphan.lock
     assert (first.expected, first.is_deferred) == (b"", False)
-    assert last.expected and world.row_key in last.expected
+    assert last.expected and orphan.row_key in last.expected
 
 
-@BOTH
-@pytest.mark.parametrize("applied", [None, frozenset()], ids=["applied", "lost"])
-def test_a_lost_answer_to_poison_is_settled(
-    protocol: ProtocolName, applied: frozenset[int] | None
-) -> None:
+@pytest.mark.parametrize("lost", [LOST, Fault(reply=Reply.MAYBE_APPLIED)])
+def test_a_lost_answer_to_poison_is_settled(orphan: Orphan, lost: Fault) -> None:
     """A "no" to its repeat may be to one's own poison."""
-    world = Orphan(protocol)
-    resolver = Resolver(world.client(world.faults, seed=2).context)
-    assert not world.resolve(resolver)
-    world.clock.advance(TTL_MS)
-    lost = Fault(applied, Reply.MAYBE_APPLIED)
-    world.faults.plan = when_stepping(Status.ABORTED, lambda: None, lost)
-    assert world.resolve(resolver)
-    assert world.holder(X) == b""
-    world.require_poisoned()
+    orphan.wait_long()
+    before(orphan, steps_to(Status.ABORTED), fault=lost)
+    assert orphan.resolve()
+    assert orphan.holder(X) == b""
+    orphan.require_poisoned()
 
 
-@BOTH
 def test_a_row_that_arrives_before_poison_is_that_of_a_living_owner(
-    protocol: ProtocolName,
+    orphan: Orphan,
 ) -> None:
-    """It has a whole lock TTL from when it was first seen."""
-    world = Orphan(protocol)
-    resolver = Resolver(world.client(world.faults, seed=2).context)
-    assert not world.resolve(resolver)
-    world.clock.advance(TTL_MS)
-    world.faults.plan = when_stepping(Status.ABORTED, world.dead.deliver, Fault())
-    assert not world.resolve(resolver)
-    assert (world.row.status, world.holder(X)) == (Status.WRITTEN, world.row_key)
-    assert world.row.buffer is not None and world.row.reason is None
-    world.clock.advance(POLICY.courtesy_ms)
-    assert not world.resolve(resolver)
-    world.clock.advance(TTL_MS - 1)
-    assert not world.resolve(resolver)
-    world.clock.advance(POLICY.courtesy_ms)
-    assert world.resolve(resolver)
-    assert (world.row.status, world.holder(X)) == (Status.ABORTED, b"")
-    assert not world.row.is_poisoned
-    assert world.engine.outcome(world.row_key) is Outcome.ABORTED
+    orphan.wait_long()
+    before(orphan, steps_to(Status.ABORTED), orphan.dead.deliver)
+    assert not orphan.resolve()
+    assert (orphan.row.status, orphan.holder(X)) == (Status.WRITTEN, orphan.row_key)
+    assert orphan.row.buffer is not None and orphan.row.reason is None
+    orphan.clock.advance(POLICY.courtesy_ms)
+    assert not orphan.resolve()
+    orphan.clock.advance(TTL_MS - 1)
+    assert not orphan.resolve()
+    orphan.clock.advance(POLICY.courtesy_ms)
+    assert orphan.resolve()
+    assert (orphan.row.status, orphan.holder(X)) == (Status.ABORTED, b"")
+    assert not orphan.row.is_poisoned
+    assert orphan.engine.outcome(orphan.row_key) is Outcome.ABORTED
 
 
-@BOTH
-def test_a_row_that_arrives_after_poison_never_decides(protocol: ProtocolName) -> None:
+def test_a_row_that_arrives_after_poison_never_decides(orphan: Orphan) -> None:
     """Six-phase: it is refused. Fenced: it lies at t0, below the poison at t0 + 7."""
-    world = Orphan(protocol)
-    assert poison_row(world.engine.context, world.row_key)
-    status = world.cell(status_key(b"txn", world.row_key))
+    assert poison_row(orphan.engine.context, orphan.row_key)
+    status = orphan.cell(status_key(b"txn", orphan.row_key))
     assert status is not None
-    if protocol == "fenced":
-        assert status.timestamp == created_ms(world.row_key) + 7
-        reason = world.cell(column(b"txn", world.row_key, b"reason"))
-        assert reason is not None and reason.timestamp == created_ms(world.row_key) + 7
-    world.dead.deliver()
-    assert world.cell(status_key(b"txn", world.row_key)) == status
-    assert world.row.status is Status.ABORTED
+    if orphan.protocol == "fenced":
+        assert status.timestamp == created_ms(orphan.row_key) + 7
+        reason = orphan.cell(column(b"txn", orphan.row_key, b"reason"))
+        assert reason is not None and reason.timestamp == created_ms(orphan.row_key) + 7
+    orphan.dead.deliver()
+    assert orphan.cell(status_key(b"txn", orphan.row_key)) == status
+    assert orphan.row.status is Status.ABORTED
     # Only the fenced protocol puts its row without a comparison, and so with its buffer.
-    assert world.row.is_poisoned is (protocol == "six-phase")
+    assert orphan.row.is_poisoned is (orphan.protocol == "six-phase")
     for expected in (Status.WRITTEN, None):
-        key = status_key(b"txn", world.row_key)
+        key = status_key(b"txn", orphan.row_key)
         value = expected.value if expected else b""
         decision = Check(key, value, ((key, Status.ASSERTED.value),))
-        assert world.store.check_and_put([decision]) == [False]
+        assert orphan.store.check_and_put([decision]) == [False]
 
 
-@BOTH
-def test_a_lock_that_arrives_after_poison_is_freed_at_once(protocol: ProtocolName) -> None:
-    """A poisoned transaction is finished: nobody waits for it again."""
-    world = Orphan(protocol)
-    assert poison_row(world.engine.context, world.row_key)
-    began_ms = world.clock.monotonic_ms()
-    world.client(seed=2).commit([Mutation(X, b"2")])
-    assert world.clock.monotonic_ms() - began_ms < POLICY.courtesy_ms
-
-
-@BOTH
-def test_several_clients_may_poison_one_row(protocol: ProtocolName) -> None:
-    """Each of them may then free the lock."""
-    world = Orphan(protocol)
-    assert poison_row(world.engine.context, world.row_key)
-    first = world.row
-    world.clock.advance(5)
-    assert poison_row(world.client(seed=2).context, world.row_key)
-    assert world.row == first
-
-
-@BOTH
-def test_the_end_of_a_transaction_is_not_poisoned(protocol: ProtocolName) -> None:
-    """Its row is there, whatever it says."""
-    world = World(protocol=protocol)
-    done = world.engine.commit([Mutation(X, b"1"), Mutation(Y, b"1")])
-    assert not poison_row(world.engine.context, done.transaction)
-    assert world.statuses() == [Status.COMPLETE]
-
-
-@BOTH
 def test_a_row_that_a_crash_undoes_is_poisoned_before_its_lock_is_freed(
-    protocol: ProtocolName,
+    orphan: Orphan,
 ) -> None:
-    """A client that was about to abort it finds it absent, and its first write may come again."""
-    world = Orphan(protocol)
-    world.dead.deliver()
-    resolver = Resolver(world.client(world.faults, seed=2).context)
-    assert not world.resolve(resolver)
-    world.clock.advance(TTL_MS)
-    lose = partial(lose_steps, world, world.row_key, None)
-    world.faults.plan = when_stepping(Status.ABORTING, lose, Fault())
-    assert world.resolve(resolver)
-    assert world.holder(X) == b""
-    world.require_poisoned()
+    orphan.dead.deliver()
+    orphan.wait_long()
+    lose = partial(lose_steps, orphan, orphan.row_key, None)
+    before(orphan, steps_to(Status.ABORTING), lose)
+    assert orphan.resolve()
+    assert orphan.holder(X) == b""
+    orphan.require_poisoned()
 
 
-@BOTH
-def test_a_row_that_is_written_again_after_a_crash_keeps_its_lock(protocol: ProtocolName) -> None:
-    """Its owner has not heard of its first write, which a crash undid while another client was
-    about to abort it. If that client freed the lock, late, both this owner and the next would
-    commit: a lost update."""
-    world = World(replace(POLICY, attempts=1), protocol=protocol)
-    world.engine.commit([Mutation(X, b"0"), Mutation(Y, b"0")])
-    world.clock.advance(1)
-    store = FaultyStore(world.store)
-    resolver = Resolver(world.client(store, seed=2).context)
-    lock = world.engine.context.rules.lock_of(X)
+def test_a_row_that_is_written_again_after_a_crash_keeps_its_lock(impatient: World) -> None:
+    """If its lock were freed, late, both this owner and the next would commit: a lost update."""
+    impatient.engine.commit([Mutation(X, b"0"), Mutation(Y, b"0")])
+    impatient.clock.advance(1)
+    store = FaultyStore(impatient.store)
+    resolver = Resolver(impatient.client(store, seed=2).context)
+    lock = impatient.engine.context.rules.lock_of(X)
 
     def meet_lock() -> None:
-        row_key, cell = world.holder(X), world.cell(lock)
+        row_key, cell = impatient.holder(X), impatient.cell(lock)
         assert cell is not None
         assert not resolver.resolve({row_key: {lock: cell}})
-        world.clock.advance(TTL_MS)
+        impatient.clock.advance(TTL_MS)
 
         def lose_row() -> None:
-            lose_steps(world, row_key, None)
-            world.store.compact(b"txn", world.clock.wall_ms())  # no marker hides the row at t0
+            lose_steps(impatient, row_key, None)
+            now_ms = impatient.clock.wall_ms()
+            impatient.store.compact(b"txn", now_ms)  # no marker hides the row at t0
 
-        lose = when_stepping(Status.ABORTING, lose_row, Fault())
+        lose = plan_before(steps_to(Status.ABORTING), lose_row)
 
         def plan(call: Call) -> Fault:
             frees = any(isinstance(i, Check) and i.key == lock for i in call.items)
-            stop = Fault(frozenset(), Reply.CRASH, late=frozenset({0}))
-            return stop if frees else lose(call)
+            return Fault(frozenset(), Reply.CRASH, late=frozenset({0})) if frees else lose(call)
 
         store.plan = plan
         with suppress(Crash):
@@ -340,11 +247,11 @@ def test_a_row_that_is_written_again_after_a_crash_keeps_its_lock(protocol: Prot
 
     def commit_between() -> None:
         store.deliver()
-        world.client(seed=3).commit([Mutation(X, b"2")], [Exact(X, b"0")])
+        impatient.client(seed=3).commit([Mutation(X, b"2")], [Exact(X, b"0")])
 
     first = Fault(reply=Reply.MAYBE_APPLIED)
     writes: list[Call] = []
-    decide = when_stepping(Status.ASSERTED, commit_between, Fault())
+    decide = plan_before(steps_to(Status.ASSERTED), commit_between)
 
     def plan(call: Call) -> Fault:
         if not any(is_step(item, Status.WRITTEN) for item in call.items):
@@ -354,18 +261,14 @@ def test_a_row_that_is_written_again_after_a_crash_keeps_its_lock(protocol: Prot
             meet_lock()
         return first if len(writes) == 1 else Fault()
 
-    world.faults.plan = plan
+    impatient.faults.plan = plan
     with pytest.raises(ConflictError):
-        world.engine.commit([Mutation(X, b"1"), Mutation(Y, b"1")], [Exact(X, b"0")])
-    assert (len(writes), world.value(X)) == (2, b"0")
+        impatient.engine.commit([Mutation(X, b"1"), Mutation(Y, b"1")], [Exact(X, b"0")])
+    assert (len(writes), impatient.value(X)) == (2, b"0")
 
 
-# ----------------------------------------------------------------------------------- its owner
-
-
-@BOTH
+@both_protocols
 def test_an_owner_that_was_poisoned_commits_with_a_new_row_key(protocol: ProtocolName) -> None:
-    """Its row and lock were on their way for longer than others wait. It costs an attempt."""
     world = World(protocol=protocol)
     world.engine.commit([Mutation(X, b"0"), Mutation(Y, b"0")])
     world.clock.advance(1)
@@ -391,71 +294,44 @@ def test_an_owner_that_was_poisoned_commits_with_a_new_row_key(protocol: Protoco
     assert list(check(context, grace_ms=0, scan=[TABLE])) == []
 
 
-@BOTH
-def test_a_living_owner_is_told_of_a_conflict(protocol: ProtocolName) -> None:
-    """It has sent no decision, so that nothing is unknown."""
-    world = World(replace(POLICY, attempts=1), protocol=protocol)
-
-    def poison_it() -> None:
-        (wanted,) = (item for item in calls[-1].items if is_step(item, Status.WRITTEN))
-        assert isinstance(wanted, Check)
-        assert poison_row(world.client(seed=3).context, wanted.key.row)
-
-    calls: list[Call] = []
-    step = when_stepping(Status.WRITTEN, poison_it, Fault())
-
-    def plan(call: Call) -> Fault:
-        calls.append(call)
-        return step(call)
-
-    world.faults.plan = plan
-    with pytest.raises(AbortedError) as caught:
-        world.engine.commit([Mutation(X, b"1"), Mutation(Y, b"1")])
-    # The fenced owner learns of it at its decision. Its row has a buffer, which tells that nothing
-    # of it was ever deleted.
-    assert isinstance(caught.value, ConflictError)
-    assert (world.value(X), world.holder(X), world.holder(Y)) == (None, b"", b"")
-
-
-@BOTH
 @pytest.mark.parametrize("is_lost", [False, True])
 def test_an_owner_that_finds_poison_after_its_decision_knows_nothing(
-    protocol: ProtocolName, is_lost: bool
+    impatient: World, is_lost: bool
 ) -> None:
-    """Its first request may have committed, and the row have been finished, deleted and poisoned
-    since, while its process was stopped."""
-    world = World(replace(POLICY, attempts=1), protocol=protocol)
+    """It may have committed, and the row have been finished, deleted and poisoned since."""
 
     def delete_and_poison() -> None:
-        (row,) = world.store.scan(b"txn", world.holder(X), world.holder(X) + b"\0")
-        delete_cells(world.engine.context, [row])
-        world.clock.advance(2 * WRITTEN_WITHIN_MS)
-        assert poison_row(world.client(seed=3).context, row.row)
+        (row,) = impatient.store.scan(b"txn", impatient.holder(X), impatient.holder(X) + b"\0")
+        delete_cells(impatient.engine.context, [row])
+        impatient.clock.advance(2 * WRITTEN_WITHIN_MS)
+        assert poison_row(impatient.client(seed=3).context, row.row)
 
-    fault = Fault(frozenset(), Reply.MAYBE_APPLIED) if is_lost else Fault()
-    world.faults.plan = when_stepping(Status.ASSERTED, delete_and_poison, fault)
+    before(impatient, steps_to(Status.ASSERTED), delete_and_poison, LOST if is_lost else Fault())
     with pytest.raises(CommitOutcomeUnknown) as caught:
-        world.engine.commit([Mutation(X, b"1"), Mutation(Y, b"1")])
-    assert world.engine.outcome(caught.value.transaction) is Outcome.UNKNOWN
+        impatient.engine.commit([Mutation(X, b"1"), Mutation(Y, b"1")])
+    assert impatient.engine.outcome(caught.value.transaction) is Outcome.UNKNOWN
 
 
-@BOTH
-@pytest.mark.parametrize("left", [None, Status.WRITTEN])
-def test_an_owner_aborts_what_a_crash_of_a_server_has_undone(
-    protocol: ProtocolName, left: Status | None
+@pytest.mark.parametrize(
+    ("protocol", "left", "by_others"),
+    [
+        ("six-phase", Status.WRITTEN, False),  # a fenced one decides at 0-WRITTEN
+        *((protocol, None, others) for protocol in PROTOCOLS for others in (False, True)),
+    ],
+)
+def test_an_owner_whose_row_a_crash_has_undone_tries_again(
+    protocol: ProtocolName, left: Status | None, by_others: bool
 ) -> None:
-    """The row, or its step to 1-LOCKED, was not yet in the log. It has not decided, and the next
-    attempt has a new row key."""
+    """It has not decided. So young a row was not deleted, also where others have poisoned it."""
     world = World(protocol=protocol)
     undone: list[bytes] = []
 
     def undo() -> None:
         undone.append(world.holder(X))
         lose_steps(world, undone[0], left)
+        assert not by_others or poison_row(world.client(seed=3).context, undone[0])
 
-    if protocol == "fenced" and left is Status.WRITTEN:
-        return  # it decides at 0-WRITTEN
-    world.faults.plan = when_stepping(Status.ASSERTED, undo, Fault())
+    before(world, steps_to(Status.ASSERTED), undo)
     done = world.engine.commit([Mutation(X, b"1"), Mutation(Y, b"1")])
     assert done.transaction != undone[0] and done.complete
     row = read_rows(world.engine.context, undone)[undone[0]]
@@ -463,233 +339,76 @@ def test_an_owner_aborts_what_a_crash_of_a_server_has_undone(
     assert list(check(world.engine.context, grace_ms=0, scan=[TABLE])) == []
 
 
-@BOTH
-def test_an_owner_whose_undone_row_another_client_poisons_tries_again(
-    protocol: ProtocolName,
-) -> None:
-    """So young a row was not deleted: it was lost, and nothing of it was decided."""
-    world = World(protocol=protocol)
-    undone: list[bytes] = []
-
-    def undo_and_poison() -> None:
-        undone.append(world.holder(X))
-        lose_steps(world, undone[0], None)
-        assert poison_row(world.client(seed=3).context, undone[0])
-
-    world.faults.plan = when_stepping(Status.ASSERTED, undo_and_poison, Fault())
-    done = world.engine.commit([Mutation(X, b"1"), Mutation(Y, b"1")])
-    assert done.transaction != undone[0] and done.complete
-    assert world.engine.outcome(undone[0]) is Outcome.UNKNOWN
-
-
 def test_an_abort_releases_the_locks_of_a_row_that_a_crash_has_undone() -> None:
-    """The row is gone when it is to be aborted; others would wait for its locks for a lock TTL."""
     world = World(replace(POLICY, attempts=1))
-    world.faults.plan = when_stepping(
-        Status.ABORTING, lambda: lose_steps(world, world.holder(X), None), Fault()
-    )
+    before(world, steps_to(Status.ABORTING), lambda: lose_steps(world, world.holder(X), None))
     with pytest.raises(AssertionFailedError):
         world.engine.commit([Mutation(X, b"1")], [Exact(Y, b"?")])
     assert (world.rows(), world.holder(X), world.holder(Y)) == ([], b"", b"")
 
 
-def test_an_owner_that_was_stopped_for_long_does_not_poison_its_absent_row() -> None:
-    """It may have committed, and been deleted."""
-    world = World(replace(POLICY, attempts=1))
-
+def test_an_owner_that_cannot_poison_its_absent_row_knows_nothing(impatient: World) -> None:
     def undo() -> None:
-        lose_steps(world, world.holder(X), None)
-        world.clock.advance(WRITTEN_WITHIN_MS + 1)
+        lose_steps(impatient, impatient.holder(X), None)
+        always(impatient, steps_to(Status.ABORTED), LOST)
 
-    world.faults.plan = when_stepping(Status.ASSERTED, undo, Fault())
-    with pytest.raises(CommitOutcomeUnknown):
-        world.engine.commit([Mutation(X, b"1")])
-    assert world.rows() == []
-
-
-@BOTH
-def test_an_owner_that_cannot_poison_its_absent_row_knows_nothing(protocol: ProtocolName) -> None:
-    """The request may be carried out later."""
-    world = World(replace(POLICY, attempts=1), protocol=protocol)
-    lose = when_stepping(Status.ASSERTED, lambda: lose_steps(world, world.holder(X), None), Fault())
-
-    def plan(call: Call) -> Fault:
-        down = Fault(frozenset(), Reply.MAYBE_APPLIED)
-        return down if any(is_step(item, Status.ABORTED) for item in call.items) else lose(call)
-
-    world.faults.plan = plan
+    before(impatient, steps_to(Status.ASSERTED), undo)
     with pytest.raises(CommitOutcomeUnknown) as caught:
-        world.engine.commit([Mutation(X, b"1"), Mutation(Y, b"1")])
+        impatient.engine.commit([Mutation(X, b"1"), Mutation(Y, b"1")])
     assert isinstance(caught.value.__cause__, MaybeApplied)
 
 
-@BOTH
-def test_an_owner_that_cannot_read_why_it_was_aborted_knows_nothing(
-    protocol: ProtocolName,
-) -> None:
+def test_an_owner_that_cannot_read_why_it_was_aborted_knows_nothing(impatient: World) -> None:
     """Poison and an abort have the same status."""
-    world = World(replace(POLICY, attempts=1), protocol=protocol)
-    is_down = False
 
-    def abort_it() -> None:
-        nonlocal is_down
-        is_down = True
-        abort(world, world.holder(X))
+    def reads_buffer(call: Call) -> bool:
+        keys = [key for key in call.items if isinstance(key, Key) and key.column == b"buffer"]
+        return call.method == "read" and bool(keys)
 
-    step = when_stepping(Status.ASSERTED, abort_it, Fault())
+    def abort() -> None:
+        context, row_key = impatient.client(seed=70).context, impatient.holder(X)
+        row = read_rows(context, [row_key])[row_key]
+        roll_back(context, [load_transaction(context, row)], lambda _: "impatience")
+        always(impatient, reads_buffer, DOWN)
 
-    def plan(call: Call) -> Fault:
-        reads_buffer = call.method == "read" and any(
-            isinstance(key, Key) and key.column == b"buffer" for key in call.items
-        )
-        down = Fault(frozenset(), Reply.NOT_APPLIED)
-        return down if is_down and reads_buffer else step(call)
-
-    world.faults.plan = plan
+    before(impatient, steps_to(Status.ASSERTED), abort)
     with pytest.raises(CommitOutcomeUnknown):
-        world.engine.commit([Mutation(X, b"1"), Mutation(Y, b"1")])
+        impatient.engine.commit([Mutation(X, b"1"), Mutation(Y, b"1")])
 
 
-@BOTH
-def test_an_owner_that_was_aborted_at_its_decision_knows_it(protocol: ProtocolName) -> None:
-    """The row has its buffer, so that nobody has deleted it."""
-    world = World(replace(POLICY, attempts=1), protocol=protocol)
-    world.faults.plan = when_stepping(
-        Status.ASSERTED, lambda: abort(world, world.holder(X)), Fault()
-    )
-    with pytest.raises(ConflictError):
-        world.engine.commit([Mutation(X, b"1"), Mutation(Y, b"1")])
-
-
-def test_a_local_commit_that_was_lost_and_poisoned_did_not_take_effect(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    """Nothing of a local transaction is ever late, so that poison proves that there was no row."""
-    world = World()
-    world.faults.features |= {"atomic"}
-    rows: list[bytes] = []
-
-    def plan(call: Call) -> Fault:
-        if call.method == "atomically":
-            return Fault(frozenset(), Reply.MAYBE_APPLIED)
-        if call.method == "write" and not call.items:
-            assert poison_row(world.client(seed=3).context, rows[0])
-        return Fault()
-
-    def begin_and_note(*args: Any) -> PendingCommit:
-        t = begin_commit(*args)
-        rows.append(t.row_key)
-        return t
-
-    monkeypatch.setattr("txn.client.local.begin_commit", begin_and_note)
-    world.faults.plan = plan
-    with pytest.raises(NotApplied, match="did not take effect"):
-        world.engine.commit([Mutation(X, b"1")])
-    assert world.value(X) is None
-
-
-# ---------------------------------------------------------------------------- what becomes of it
-
-
-@BOTH
-def test_a_row_without_a_buffer_is_poison_and_one_with_junk_is_not(protocol: ProtocolName) -> None:
-    """An owner writes its buffer with its row, and fsck deletes both together."""
-    world = Orphan(protocol)
-    assert poison_row(world.engine.context, world.row_key)
-    world.require_poisoned()
-    buffer = column(b"txn", world.row_key, b"buffer")
-    world.store.write([Edit(buffer, b"junk", world.clock.wall_ms() + 1)])
-    assert not world.row.is_poisoned
-    assert world.engine.outcome(world.row_key) is Outcome.ABORTED
-
-
-@BOTH
 def test_fsck_frees_the_lock_of_an_absent_row_once_its_grace_is_over(
-    protocol: ProtocolName,
+    orphan: Orphan,
 ) -> None:
-    """A living client's row may be a moment late."""
-    world = Orphan(protocol)
-    context = world.engine.context
-    world.clock.advance(GRACE_MS - 10)
+    context = orphan.engine.context
+    orphan.clock.advance(GRACE_MS - 10)
     young = InGrace()
     assert list(check(context, scan=[TABLE], young=young)) == []
     assert young.counts == {Kind.ORPHAN_LOCK: 1}
-    assert (world.holder(X), world.rows()) == (world.row_key, [])
-    world.clock.advance(20)
+    assert (orphan.holder(X), orphan.rows()) == (orphan.row_key, [])
+    orphan.clock.advance(20)
     (finding,) = check(context, scan=[TABLE])
     assert (finding.kind, finding.transaction, finding.key) == (
         Kind.ORPHAN_LOCK,
-        world.row_key,
-        X if protocol == "six-phase" else X._replace(column=b""),
+        orphan.row_key,
+        X if orphan.protocol == "six-phase" else X._replace(column=b""),
     )
     assert repair(context, finding) == Repaired("freed")
-    assert world.holder(X) == b""
-    world.require_poisoned()
+    assert orphan.holder(X) == b""
+    orphan.require_poisoned()
     assert list(check(context, grace_ms=0, scan=[TABLE])) == []
-    world.clock.advance(RETENTION_MS - 1_000)
-    assert list(check(context)) == []
-    world.clock.advance(2_000)
+    orphan.clock.advance(RETENTION_MS + 1_000)
     (expired,) = check(context)
     assert (expired.kind, repair(context, expired)) == (Kind.EXPIRED, Repaired("deleted"))
-    assert world.rows() == []
 
 
-@BOTH
 @pytest.mark.parametrize("early", [True, False])
-def test_fsck_keeps_the_lock_of_a_row_that_arrives(protocol: ProtocolName, early: bool) -> None:
-    """Before it looks at the row again, or between that and the poison."""
-    world = Orphan(protocol)
-    context = world.client(world.faults, seed=2).context
-    world.clock.advance(GRACE_MS + 10)
+def test_fsck_keeps_the_lock_of_a_row_that_arrives(orphan: Orphan, early: bool) -> None:
+    context = orphan.client(orphan.faults, seed=2).context
+    orphan.clock.advance(GRACE_MS + 10)
     (finding,) = check(context, scan=[TABLE])
     if early:
-        world.dead.deliver()
-    world.faults.plan = when_stepping(Status.ABORTED, world.dead.deliver, Fault())
+        orphan.dead.deliver()
+    before(orphan, steps_to(Status.ABORTED), orphan.dead.deliver)
     why = "its holder is not finished" if early else "its holder's row has arrived"
     assert repair(context, finding) == NothingToDo(why)
-    assert (world.row.status, world.holder(X)) == (Status.WRITTEN, world.row_key)
-
-
-@BOTH
-def test_fsck_poisons_a_row_once_for_all_its_locks(protocol: ProtocolName) -> None:
-    """A dead client may have left many locks, and one row that never came."""
-    world = Orphan(protocol)
-    locks = [world.engine.context.rules.lock_of(key) for key in (X, Y)]
-    cell = world.cell(world.lock)
-    assert cell is not None
-    world.store.check_and_put([Check(locks[1], b"", ((locks[1], cell.value),))])
-    world.clock.advance(GRACE_MS + 10)
-    results = [
-        repair(world.engine.context, item) for item in check(world.engine.context, scan=[TABLE])
-    ]
-    assert results == [Repaired("freed")] * 2
-    assert (world.holder(X), world.holder(Y)) == (b"", b"")
-    world.require_poisoned()
-
-
-@BOTH
-def test_a_part_that_was_poisoned_fails_with_its_transaction(protocol: ProtocolName) -> None:
-    """Its lock was met before its row came. The part's row key is used only once."""
-    world = World(protocol=protocol)
-    client = PartsClient(world.engine)
-    parent = client.begin()
-    part = child_key(parent, 0, 0)
-    assert poison_row(world.engine.context, part)
-    with pytest.raises(AbortedError, match="its transaction is over"):
-        client.write(parent, 0, 0, [Mutation(X, b"1")])
-    assert world.holder(X) == b""
-    assert world.value(X) is None
-
-
-def test_a_lock_of_another_database_is_never_poisoned() -> None:
-    """The row of its holder is in another transaction table, where it may have decided."""
-    world = World(database=None)
-    theirs = b"transaction.1700000000000." + b"0" * 32 + b"@others"
-    world.store.check_and_put([Check(X.lock, b"", ((X.lock, theirs),))])
-    resolver = Resolver(world.engine.context)
-    for _ in range(3):
-        cell = world.cell(X.lock)
-        assert cell is not None
-        assert resolver.resolve({theirs: {X.lock: cell}}) == set()
-        world.clock.advance(10 * TTL_MS)
-    assert (world.holder(X), world.rows()) == (theirs, [])
+    assert (orphan.row.status, orphan.holder(X)) == (Status.WRITTEN, orphan.row_key)

@@ -8,9 +8,7 @@ from collections.abc import Callable
 
 import pytest
 
-from tests.unit.test_locks_stored import manager_on
-from txn import Engine, Key, Mutation
-from txn.clock import ManualClock, SystemClock
+from txn.clock import SystemClock
 from txn.errors import (
     CommitOutcomeUnknown,
     CorruptRowError,
@@ -21,10 +19,8 @@ from txn.errors import (
 )
 from txn.events import Event, WorkFailed
 from txn.leases.model import HeldLease
-from txn.locks import LockManager, exclusive
-from txn.locks.stored import StoredQueues
+from txn.locks import exclusive
 from txn.repeating import repeat
-from txn.stores import open_store
 
 pytestmark = pytest.mark.fast
 
@@ -56,7 +52,6 @@ class Pauses(threading.Event):
 def test_whatever_fails_is_told_and_done_again(
     error: Exception, caplog: pytest.LogCaptureFixture
 ) -> None:
-    """A thread that died of its first error let a lease run out with nobody the wiser."""
     told: list[Event] = []
     fails = iter([error, error, None, error, None, None])
 
@@ -74,8 +69,6 @@ def test_whatever_fails_is_told_and_done_again(
 
 
 def test_the_pauses_after_failures_have_a_bound() -> None:
-    """A third of the interval: a store that comes back is noticed within the lease."""
-
     def work() -> None:
         raise MaybeApplied("away")
 
@@ -85,8 +78,6 @@ def test_the_pauses_after_failures_have_a_bound() -> None:
 
 
 def test_a_watch_that_raises_ends_nothing(caplog: pytest.LogCaptureFixture) -> None:
-    """It must not; but a lease is no price for a mistake in somebody's metrics."""
-
     def fail(*event: Event) -> None:
         raise ValueError("odd")
 
@@ -96,23 +87,18 @@ def test_a_watch_that_raises_ends_nothing(caplog: pytest.LogCaptureFixture) -> N
     assert caplog.text.count("a listener failed: work=send heartbeat") == 2
 
 
-def test_a_closed_store_ends_it(caplog: pytest.LogCaptureFixture) -> None:
-    """There is nothing left to work at; that is no failure."""
+def close() -> bool:
+    raise StoreClosedError("closed")
 
-    def work() -> None:
-        raise StoreClosedError("closed")
 
+@pytest.mark.parametrize("work", [close, lambda: False])
+def test_a_closed_store_or_work_that_is_done_with_ends_it(
+    work: Callable[[], object], caplog: pytest.LogCaptureFixture
+) -> None:
     pauses = Pauses(9)
     repeat("send heartbeat", work, pauses, 30)
     assert pauses.seconds == [30]
     assert not caplog.records
-
-
-def test_what_says_that_it_is_done_with_ends() -> None:
-    """Such as a session that others have ended."""
-    pauses = Pauses(9)
-    repeat("send heartbeat", lambda: False, pauses, 30)
-    assert pauses.seconds == [30]
 
 
 def until(is_so: Callable[[], bool]) -> None:
@@ -125,7 +111,6 @@ def until(is_so: Callable[[], bool]) -> None:
 
 
 def test_a_lease_goes_on_being_extended_after_any_error() -> None:
-    """One that no driver should raise ended the thread, and the lease with it."""
     fails = iter([ZeroDivisionError("odd"), CorruptRowError("odd")])
     extended: list[bool] = []
 
@@ -147,47 +132,3 @@ def test_a_lease_goes_on_being_extended_after_any_error() -> None:
     )
     until(lambda: bool(extended))  # a second one would have to come within 0.1 s
     held.release()
-
-
-def queues_of(manager: LockManager) -> StoredQueues:
-    assert isinstance(manager._backend, StoredQueues)
-    return manager._backend
-
-
-def test_a_row_that_is_no_line_of_locks_ends_no_session() -> None:
-    """What is owed is given back between two beats; the row of another object may be odd."""
-    store, clock = open_store("memory://"), ManualClock()
-    manager = manager_on(store, clock, "one", lease_ms=30)
-    engine = Engine(store, clock=clock)
-    bad = Key("bad", "o", "queue", "locks")
-    engine.commit([Mutation(bad, b"junk")])
-    with pytest.raises(CorruptRowError, match="not a queue of locks"):
-        manager.hold([exclusive("bad")])
-    assert any(each.is_owed for each in manager._asked.values())
-    session = queues_of(manager).sessions.open(lambda: None)
-    seen = session._count
-    until(lambda: session._count >= seen + 3)
-    with manager.hold([exclusive("good")]):
-        assert not session.heartbeat.lost
-    manager.close()
-
-
-def test_a_session_goes_on_after_any_error(caplog: pytest.LogCaptureFixture) -> None:
-    """Whatever a commit raises, the next beat may be in time."""
-    store, clock = open_store("memory://"), ManualClock()
-    manager = manager_on(store, clock, "one", lease_ms=30)
-    engine = queues_of(manager).engine
-    session = queues_of(manager).sessions.open(lambda: None)
-    commit, fails = engine.commit, iter([ZeroDivisionError("odd"), CorruptRowError("odd")])
-
-    def fail(*arguments: object, **more: object) -> object:
-        if (failure := next(fails, None)) is not None:
-            raise failure
-        return commit(*arguments, **more)  # type: ignore[arg-type]
-
-    engine.commit = fail  # type: ignore[method-assign, assignment]
-    before_ms = session.heartbeat._sure_until_ms
-    clock.advance(5)
-    until(lambda: session.heartbeat._sure_until_ms >= before_ms + 5)
-    assert not session.heartbeat.lost and caplog.text.count("work=send heartbeat") == 2
-    manager.close()

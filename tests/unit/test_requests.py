@@ -1,28 +1,21 @@
-"""What a transaction costs, in calls of the store and in the items below them.
-
-A batch of M transactions over K keys makes 7 calls whatever M and K are, up to 500 keys: row and
-locks, 1-LOCKED and the read, the decision, values and tags, 3-PUT and empty tags, 4-CLEANING and
-unlocks, 5-COMPLETE. The last four go together, which a store may make one. Nobody has to wait for
-the last.
-"""
+"""What a transaction costs: calls of the store, items, and over HBase's RPC requests and rounds."""
 
 from __future__ import annotations
 
-from collections import Counter
 from random import Random
 
 import pytest
 
+from tests.bench.measuring import Protocol
+from tests.bench.rounds import EITHER, OTHER, SAME, Placement, count_rounds
 from tests.unit.worlds import TAKEN
 from txn import Engine, Exact, Key, Mutation
 from txn.clock import ManualClock
-from txn.errors import AssertionFailedError
 from txn.model import Check, Family
-from txn.protocol.row import new_row_key, status_key
 from txn.protocol.statuses import Status
 from txn.stores import open_store
 from txn.testing.counting import CountingStore
-from txn.testing.faulty import Crash, Fault, FaultyStore, Reply, at
+from txn.testing.faulty import FaultyStore
 
 TABLE = b"data"
 CALLS = {"check_and_put": 5, "check_and_read": 1, "write": 1}
@@ -65,7 +58,6 @@ def statuses(counting: CountingStore) -> list[bytes]:
 
 
 def test_each_status_is_asked_for_once(engine: Engine, counting: CountingStore) -> None:
-    """The row tells how far its transaction got, phase by phase."""
     engine.commit([Mutation(key(1), b"1")])
     assert statuses(counting) == [status.value for status in TAKEN]
 
@@ -74,7 +66,6 @@ def test_each_status_is_asked_for_once(engine: Engine, counting: CountingStore) 
 def test_a_batch_makes_seven_calls(
     engine: Engine, counting: CountingStore, transactions: int, keys_of_each: int
 ) -> None:
-    """The number of round trips does not grow with the work, so that batches pay."""
     requests = [
         ([Mutation(key(m * keys_of_each + k), b"1") for k in range(keys_of_each)], [])
         for m in range(transactions)
@@ -99,13 +90,11 @@ def test_a_batch_makes_seven_calls(
 def test_a_large_transaction_asks_for_its_locks_and_cells_in_portions(
     engine: Engine, counting: CountingStore
 ) -> None:
-    """A call of thousands is silent for too long; see `txn.protocol.transaction`."""
     engine.commit([Mutation(key(k), b"1") for k in range(501)])
     assert counting.calls == {**CALLS, "check_and_put": 6, "check_and_read": 2, "atomically": 1}
 
 
 def test_a_large_batch_goes_in_portions(engine: Engine, counting: CountingStore) -> None:
-    """Each of which is a batch of its own."""
     engine.commit_many([([Mutation(key(k), b"1")], []) for k in range(501)])
     assert counting.calls == {name: 2 * count for name, count in CALLS.items()} | {"atomically": 2}
 
@@ -113,7 +102,6 @@ def test_a_large_batch_goes_in_portions(engine: Engine, counting: CountingStore)
 def test_keys_that_are_only_asserted_cost_a_lock_and_no_write(
     engine: Engine, counting: CountingStore
 ) -> None:
-    """Reading in a transaction is validated under locks; it must not write."""
     engine.commit([Mutation(key(1), b"1")])
     counting.reset()
     engine.commit([Mutation(key(2), b"1")], [Exact(key(1), b"1")])
@@ -126,56 +114,28 @@ def test_keys_that_are_only_asserted_cost_a_lock_and_no_write(
     }
 
 
-def test_the_decision_is_the_third_call(engine: Engine, counting: CountingStore) -> None:
-    """The caller of ack="decided" waits for these: row and locks, read with 1-LOCKED, decide."""
-    engine.commit([Mutation(key(1), b"1")])
-    methods = [call.method for call in counting.trace[:3]]
-    assert methods == ["check_and_put", "check_and_read", "check_and_put"]
-    assert statuses(counting)[:3] == [b"0-WRITTEN", b"1-LOCKED", b"2-ASSERTED"]
-    (decision,) = counting.trace[2].items
-    assert isinstance(decision, Check)
-    assert decision.key == status_key(b"txn", decision.key.row)
+COUNT = 5
 
 
-def test_a_false_assertion_costs_five_calls(engine: Engine, counting: CountingStore) -> None:
-    """Nothing is sent for the phases that an aborted transaction does not reach."""
-    with pytest.raises(AssertionFailedError):
-        engine.commit([Mutation(key(1), b"1")], [Exact(key(2), b"1")])
-    assert statuses(counting) == [b"0-WRITTEN", b"1-LOCKED", b"6-ABORTING", b"7-ABORTED"]
-    assert counting.calls == Counter(check_and_put=4, check_and_read=1)
-    assert all(call.items for call in counting.trace if call.method != "atomically")
-
-
-def test_no_call_is_empty_when_all_locks_are_refused(
-    engine: Engine, counting: CountingStore
+@pytest.mark.parametrize(
+    ("protocol", "placement", "requests", "until_decided", "until_unlocked"),
+    [
+        ("six-phase", SAME, 7, 4, 7),
+        ("six-phase", OTHER, 11, 4, 7),
+        ("fenced", SAME, 4, 3, 4),
+        ("fenced", OTHER, 5, 3, 4),
+    ],
+)
+def test_a_transfer_with_its_read_takes_so_many_requests_in_so_many_rounds(
+    protocol: Protocol, placement: Placement, requests: int, until_decided: int, until_unlocked: int
 ) -> None:
-    """A conflict is the time when the store has most to do: an empty call is a wasted one."""
-    stops = FaultyStore(counting, at({6: Fault(reply=Reply.CRASH)}))  # at 1-LOCKED
-    with pytest.raises(Crash):
-        Engine(stops, clock=ManualClock()).commit([Mutation(key(1), b"1")])
-    counting.reset()
-    engine.commit([Mutation(key(1), b"1")])
-    assert b"7-ABORTED" in statuses(counting)
-    assert all(call.items for call in counting.trace if call.method != "atomically")
+    """The read is the first. The final status is put later, for many with one request."""
+    counts = count_rounds(protocol, placement, COUNT)
+    assert counts.requests == {requests}
+    assert counts.until_decided == {until_decided}
+    assert counts.until_unlocked == {until_unlocked}
+    assert 0 < counts.later <= 1
 
 
-def test_a_read_of_one_free_row_is_one_get(engine: Engine, counting: CountingStore) -> None:
-    """Cells of one row come from one instant: a second look would tell nothing."""
-    engine.read([key(1), key(1)._replace(column=b"w")])
-    assert counting.calls == {"read": 1}
-
-
-def test_a_read_of_free_rows_is_two_gets_in_turn(engine: Engine, counting: CountingStore) -> None:
-    """Without locks there are no transaction rows to look at."""
-    engine.read([key(1), key(2)])
-    assert counting.calls == {"read": 1}
-
-
-def test_a_read_of_a_key_with_a_ghost_s_lock_is_four_gets(
-    engine: Engine, counting: CountingStore
-) -> None:
-    """The key and its lock; its tag as well; the holder; all of it again at once. No waiting."""
-    counting.check_and_put([Check(key(1).lock, b"", ((key(1).lock, new_row_key(1, 1)),))])
-    counting.reset()
-    engine.read([key(1)])
-    assert counting.calls == {"read": 4}
+def test_a_fenced_transaction_prefers_a_bucket_on_the_server_of_its_keys() -> None:
+    assert count_rounds("fenced", EITHER, COUNT).requests == {4}

@@ -5,18 +5,18 @@ from __future__ import annotations
 import asyncio
 import inspect
 import threading
-from collections.abc import Awaitable, Callable, Mapping
+from collections.abc import Awaitable, Callable
+from functools import wraps
 
 import pytest
 
 from tests.unit.test_group_commit import Gate
-from tests.unit.worlds import TABLE, World, X, Y, stopped_at
+from tests.unit.worlds import TABLE, World, X, Y
 from txn import (
     AssertionFailedError,
     AsyncEngine,
     AsyncTransaction,
     Committed,
-    ConflictError,
     DeadlineError,
     Delete,
     Engine,
@@ -29,52 +29,49 @@ from txn import (
     Some,
     connect_async,
 )
-from txn.model import Family
-from txn.protocol.statuses import ProtocolName, Status
-from txn.stores.local import LocalStore
+from txn.protocol.statuses import ProtocolName
 
 pytestmark = pytest.mark.fast
 
 PATIENCE_S = 60
 
 
-def test_a_task_s_block_is_asynchronous() -> None:
-    """A function that returned nothing to wait for was a TypeError of Python's."""
-    world = World()
+@pytest.fixture
+def world() -> World:
+    return World()
 
+
+@pytest.fixture
+def hot(world: World) -> None:
+    make_hot(world)
+
+
+@pytest.fixture
+def db(world: World) -> AsyncEngine:
+    return AsyncEngine(world.engine)
+
+
+def awaited(test: Callable[..., Awaitable[None]]) -> Callable[..., None]:
+    @wraps(test)
+    def run(db: AsyncEngine, **given: object) -> None:
+        async def main() -> None:
+            async with asyncio.timeout(PATIENCE_S), db:
+                await test(db, **given)
+
+        asyncio.run(main())
+
+    return run
+
+
+@awaited
+async def test_a_task_s_block_is_asynchronous(db: AsyncEngine, world: World) -> None:
     def write(t: AsyncTransaction) -> None:
         t.put(X, "1")
 
-    async def main(db: AsyncEngine) -> None:
-        for wrong in (write, lambda t: 5):
-            with pytest.raises(InvalidRequestError, match="block must be async"):
-                await db.run(wrong)  # type: ignore[arg-type, return-value]
-        assert world.value(X) is None
-
-    in_tasks(world, main)
-
-
-def test_connecting_checks_names_and_types_at_once() -> None:
-    """As `connect` does, not only when the engine is opened."""
-    with pytest.raises(TypeError, match="tabel"):
-        connect_async("memory://", tabel="t")  # type: ignore[call-arg]
-    for wrong in ({"threads": "4"}, {"table": 5}, {"policy": 5}, {"on_event": do_later}):
-        with pytest.raises(InvalidRequestError, match=next(iter(wrong))):
-            connect_async("memory://", **wrong)  # type: ignore[arg-type]
-
-
-async def do_later(event: object) -> None:
-    """A listener that nobody would wait for."""
-
-
-def in_tasks(world: World, work: Callable[[AsyncEngine], Awaitable[None]]) -> None:
-    """Do asynchronous work with the world's engine."""
-
-    async def main() -> None:
-        async with asyncio.timeout(PATIENCE_S), AsyncEngine(world.engine) as db:
-            await work(db)
-
-    asyncio.run(main())
+    for wrong in (write, lambda t: 5):
+        with pytest.raises(InvalidRequestError, match="block must be async"):
+            await db.run(wrong)  # type: ignore[arg-type, return-value]
+    assert world.value(X) is None
 
 
 def key(name: str) -> Key:
@@ -85,7 +82,6 @@ Commit = asyncio.Task[Committed]
 
 
 async def begin_two(db: AsyncEngine, gate: Gate) -> tuple[Commit, Commit]:
-    """Have a commit of X be under way, and one of Y in line behind it."""
     first = asyncio.create_task(db.commit([Mutation(X, b"1")]))
     while not gate.sizes:
         await asyncio.sleep(0.001)
@@ -95,25 +91,18 @@ async def begin_two(db: AsyncEngine, gate: Gate) -> tuple[Commit, Commit]:
     return first, second
 
 
-def test_tasks_commit_in_batches() -> None:
-    """A thousand of them at once, with few threads."""
-    world = World()
+@awaited
+async def test_tasks_commit_in_batches(db: AsyncEngine, world: World) -> None:
     gate = Gate(world.engine)
     gate.go.set()
-
-    async def work(db: AsyncEngine) -> None:
-        wanted = [db.commit([Mutation(key(f"r{i}"), b"1")]) for i in range(1_000)]
-        assert all(isinstance(each, Committed) for each in await asyncio.gather(*wanted))
-        found = await db.read([key("r0"), key("r999")])
-        assert [cell.value for cell in found.values() if cell] == [b"1", b"1"]
-
-    in_tasks(world, work)
+    wanted = [db.commit([Mutation(key(f"r{i}"), b"1")]) for i in range(1_000)]
+    assert all(isinstance(each, Committed) for each in await asyncio.gather(*wanted))
+    found = await db.read([key("r0"), key("r999")])
+    assert [cell.value for cell in found.values() if cell] == [b"1", b"1"]
     assert len(gate.sizes) < 100
 
 
 def test_every_way_of_an_engine_is_there() -> None:
-    """Each with its own arguments."""
-
     async def main() -> None:
         async with connect_async("memory://", table="data", threads=2) as db:
             await db.ensure_table("data", ["d"])
@@ -158,222 +147,123 @@ def list_parameters(owner: type, name: str) -> list[tuple[object, ...]]:
 
 
 @pytest.mark.parametrize(
-    ("blocking", "awaited", "left_out"),
+    ("blocking", "awaiting", "left_out"),
     [(Engine, AsyncEngine, SYNCHRONOUS), (OptimisticTransaction, AsyncTransaction, set())],
 )
 def test_what_is_awaited_has_every_method_and_parameter_of_what_blocks(
-    blocking: type, awaited: type, left_out: set[str]
+    blocking: type, awaiting: type, left_out: set[str]
 ) -> None:
-    """A method or a parameter that only one of the two has is a mistake."""
     names = {name for name in vars(blocking) if not name.startswith("_")} - left_out
-    assert names <= vars(awaited).keys()
+    assert names <= vars(awaiting).keys()
     for name in names:
         if callable(getattr(blocking, name)):
-            assert list_parameters(awaited, name) == list_parameters(blocking, name), name
-            assert getattr(awaited, name).__doc__, name
+            assert list_parameters(awaiting, name) == list_parameters(blocking, name), name
+            assert getattr(awaiting, name).__doc__, name
 
 
-def test_a_deadline_counts_from_the_call() -> None:
-    """However long a call waits for a thread."""
-    world = World()
+@awaited
+async def test_a_deadline_counts_from_the_call(db: AsyncEngine, world: World) -> None:
     go = threading.Event()
-
-    async def work(db: AsyncEngine) -> None:
-        async with AsyncEngine(db.engine, threads=1) as narrow:
-            blocked = asyncio.create_task(narrow._threads.call(go.wait, PATIENCE_S))
-            read = asyncio.create_task(narrow.read([X], deadline_ms=50))
-            request = ([Mutation(X, b"1")], [])
-            commits = asyncio.create_task(narrow.commit_many([request] * 2, deadline_ms=[50, None]))
-            refused = asyncio.create_task(narrow.read([X], deadline_ms="soon"))  # type: ignore[arg-type]
-            await asyncio.sleep(0.01)
-            world.clock.advance(50)
-            go.set()
-            assert await blocked
-            with pytest.raises(DeadlineError):
-                await read
-            late, timely = await commits
-            assert isinstance(late, DeadlineError) and isinstance(timely, Committed)
-            with pytest.raises(InvalidRequestError, match="deadline_ms"):
-                await refused
-
-    in_tasks(world, work)
-
-
-def test_a_scan_goes_on_page_by_page(monkeypatch: pytest.MonkeyPatch) -> None:
-    """The event loop is not kept, nor all of it in memory."""
-    monkeypatch.setattr("txn.client.tasks.PAGE_ROWS", 2)
-    world = World()
-
-    async def work(db: AsyncEngine) -> None:
-        await db.commit([Mutation(key(f"r{i}"), b"1") for i in range(5)])
-        assert [row.row async for row in db.scan(TABLE)] == [b"r%d" % i for i in range(5)]
-
-    in_tasks(world, work)
-
-
-def test_a_block_reads_and_writes() -> None:
-    """As a block of a thread does."""
-    world = World()
-
-    async def work(db: AsyncEngine) -> None:
-        async with db.transaction() as t:
-            assert await t.get(X) is None
-            t.put(X, "1")
-            assert await t.increment(key("count")) == 1
-            assert await t.append(key("log"), "a") == b"a"
-            t.put(Y, "1")
-            t.delete(Y)
-            t.require(~Exact(key("other"), "1"))
-            assert len(await t.scan(TABLE)) == 3
-        assert t.result is not None and t.result.complete
-        async with db.transaction() as reading:
-            assert await reading.get_many([X, Y]) == {X: b"1", Y: None}
-        assert reading.result is None
-
-    in_tasks(world, work)
-
-
-def test_a_block_that_raises_writes_nothing() -> None:
-    """Cancelled or not."""
-    world = World()
-
-    async def work(db: AsyncEngine) -> None:
-        with pytest.raises(ZeroDivisionError):
-            async with db.transaction() as t:
-                t.put(X, "1")
-                raise ZeroDivisionError
-        assert await db.read([X]) == {X: None}
-
-    in_tasks(world, work)
-
-
-def test_a_run_is_done_again_on_a_conflict() -> None:
-    """Tasks at one key count as often as there are tasks."""
-    world = World()
-
-    async def work(db: AsyncEngine) -> None:
-        tries = 0
-
-        async def count(t: AsyncTransaction) -> int:
-            nonlocal tries
-            tries += 1
-            seen = await t.get(X)
-            if tries == 1:
-                await db.commit([Mutation(X, b"\0" * 7 + b"\5")])
-            assert seen is None or tries > 1
-            return await t.increment(X)
-
-        assert await db.run(count) == 6
-        assert tries == 2
-        assert sorted(await asyncio.gather(*(db.run(count) for _ in range(8)))) == list(
-            range(7, 15)
-        )
-
-    in_tasks(world, work)
-
-
-def test_a_run_ends_with_its_attempts_and_with_its_time() -> None:
-    """And says so as the other one does."""
-    world = World()
-
-    async def work(db: AsyncEngine) -> None:
-        async def lose(t: AsyncTransaction) -> None:
-            await t.get(X)
-            await db.commit([Mutation(X, b"1")])
-            t.put(X, "2")
-
-        with pytest.raises(ConflictError):
-            await db.run(lose, attempts=2)
-        with pytest.raises(DeadlineError, match="attempts=0"):
-            await db.run(lose, deadline_ms=0)
-
-    in_tasks(world, work)
-
-
-def test_a_commit_that_is_cancelled_in_line_is_not_done() -> None:
-    """One that is under way goes on: what has become of it is in its row."""
-    world = World()
-    gate = Gate(world.engine)
-
-    async def work(db: AsyncEngine) -> None:
-        first, second = await begin_two(db, gate)
-        first.cancel()
-        second.cancel()
-        assert await asyncio.gather(first, second, return_exceptions=True) and first.cancelled()
-        assert second.cancelled()
-        gate.go.set()
-        await db.flush()
-        found = await db.read([X, Y])
-        assert found[X] is not None and found[Y] is None
-
-    in_tasks(world, work)
-
-
-def test_a_block_that_is_cancelled_before_its_end_writes_nothing() -> None:
-    """It has locked nothing yet, either."""
-    world = World()
-
-    async def work(db: AsyncEngine) -> None:
-        entered = asyncio.Event()
-
-        async def block() -> None:
-            async with db.transaction() as t:
-                t.put(X, "1")
-                entered.set()
-                await asyncio.sleep(PATIENCE_S)
-
-        task = asyncio.create_task(block())
-        await entered.wait()
-        task.cancel()
-        assert await asyncio.wait([task]) and task.cancelled()
-        assert await db.read([X]) == {X: None}
-
-    in_tasks(world, work)
-
-
-def test_tasks_that_wait_for_a_lock_hold_no_other() -> None:
-    """Others commit beside them."""
-    world = World()
-    stopped_at(world, Status.LOCKED, X)
-
-    async def work(db: AsyncEngine) -> None:
-        stuck = asyncio.create_task(db.commit([Mutation(X, b"2")]))
-        assert (await db.commit([Mutation(Y, b"1")])).complete
-        assert (await stuck).complete
-
-    in_tasks(world, work)
-
-
-def test_tasks_wait_no_longer_for_a_batch_that_is_stuck(monkeypatch: pytest.MonkeyPatch) -> None:
-    """It may be at a server that does not answer; no thread waits that would look again."""
-    monkeypatch.setattr("txn.client.group_commit.OVERDUE_MS", 50)
-    world = World()
-    gate = Gate(world.engine)
-
-    async def work(db: AsyncEngine) -> None:
-        first, second = await begin_two(db, gate)
+    async with AsyncEngine(db.engine, threads=1) as narrow:
+        blocked = asyncio.create_task(narrow._threads.call(go.wait, PATIENCE_S))
+        read = asyncio.create_task(narrow.read([X], deadline_ms=50))
+        request = ([Mutation(X, b"1")], [])
+        commits = asyncio.create_task(narrow.commit_many([request] * 2, deadline_ms=[50, None]))
+        refused = asyncio.create_task(narrow.read([X], deadline_ms="soon"))  # type: ignore[arg-type]
+        await asyncio.sleep(0.01)
         world.clock.advance(50)
-        while len(gate.sizes) < 2:
-            await asyncio.sleep(0.001)
-        gate.go.set()
-        assert (await first).complete and (await second).complete
+        go.set()
+        assert await blocked
+        with pytest.raises(DeadlineError):
+            await read
+        late, timely = await commits
+        assert isinstance(late, DeadlineError) and isinstance(timely, Committed)
+        with pytest.raises(InvalidRequestError, match="deadline_ms"):
+            await refused
 
-    try:
-        in_tasks(world, work)
-    finally:
-        gate.go.set()
+
+@awaited
+async def test_a_scan_goes_on_page_by_page(
+    db: AsyncEngine, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("txn.client.tasks.PAGE_ROWS", 2)
+    await db.commit([Mutation(key(f"r{i}"), b"1") for i in range(5)])
+    assert [row.row async for row in db.scan(TABLE)] == [b"r%d" % i for i in range(5)]
 
 
-def hot_world(protocol: ProtocolName | None = None) -> World:
-    """A world in which X is hot for as long as nobody moves the clock."""
-    world = World(protocol=protocol)
+@awaited
+async def test_a_block_reads_and_writes(db: AsyncEngine) -> None:
+    async with db.transaction() as t:
+        assert await t.get(X) is None
+        t.put(X, "1")
+        assert await t.increment(key("count")) == 1
+        assert await t.append(key("log"), "a") == b"a"
+        t.put(Y, "1")
+        t.delete(Y)
+        t.require(~Exact(key("other"), "1"))
+        assert len(await t.scan(TABLE)) == 3
+    assert t.result is not None and t.result.complete
+    async with db.transaction() as reading:
+        assert await reading.get_many([X, Y]) == {X: b"1", Y: None}
+    assert reading.result is None
+
+
+@awaited
+async def test_a_run_is_done_again_on_a_conflict(db: AsyncEngine) -> None:
+    tries: list[bytes | None] = []
+
+    async def count(t: AsyncTransaction) -> int:
+        tries.append(await t.get(X))
+        if len(tries) == 1:
+            await db.commit([Mutation(X, b"\0" * 7 + b"\5")])
+        return await t.increment(X)
+
+    assert await db.run(count) == 6
+    assert tries == [None, b"\0" * 7 + b"\5"]
+    counts = await asyncio.gather(*(db.run(count) for _ in range(8)))
+    assert sorted(counts) == list(range(7, 15))
+
+
+@awaited
+async def test_a_commit_that_is_cancelled_in_line_is_not_done(
+    db: AsyncEngine, world: World
+) -> None:
+    """One that is under way goes on: what has become of it is in its row."""
+    gate = Gate(world.engine)
+    first, second = await begin_two(db, gate)
+    first.cancel()
+    second.cancel()
+    assert await asyncio.gather(first, second, return_exceptions=True) and first.cancelled()
+    assert second.cancelled()
+    gate.go.set()
+    await db.flush()
+    found = await db.read([X, Y])
+    assert found[X] is not None and found[Y] is None
+
+
+@awaited
+async def test_a_block_that_is_cancelled_before_its_end_writes_nothing(db: AsyncEngine) -> None:
+    entered = asyncio.Event()
+
+    async def block() -> None:
+        async with db.transaction() as t:
+            t.put(X, "1")
+            entered.set()
+            await asyncio.sleep(PATIENCE_S)
+
+    task = asyncio.create_task(block())
+    await entered.wait()
+    task.cancel()
+    assert await asyncio.wait([task]) and task.cancelled()
+    assert await db.read([X]) == {X: None}
+
+
+def make_hot(world: World) -> None:
     backend = world.engine._backend
     backend._contention.note_hot([world.engine.context.rules.lock_of(X)])  # type: ignore[attr-defined]
-    return world
 
 
 def list_queued(db: AsyncEngine) -> list[int]:
-    """How many blocks are in each queue at a hot key."""
     return [len(queue) for queue in db.engine._backend._queues._queues.values()]  # type: ignore[attr-defined]
 
 
@@ -383,7 +273,8 @@ def test_tasks_wait_at_a_hot_key_and_do_not_conflict(
     protocol: ProtocolName, once: str | None
 ) -> None:
     """They outnumber the threads: one that waited in a thread would be in the way of the first."""
-    world, tasks, tries = hot_world(protocol), 30, []
+    world, tasks, tries = World(protocol=protocol), 30, []
+    make_hot(world)
 
     async def count(t: AsyncTransaction) -> None:
         tries.append(1)
@@ -399,85 +290,45 @@ def test_tasks_wait_at_a_hot_key_and_do_not_conflict(
     asyncio.run(main())
 
 
-def test_a_task_does_not_wait_for_itself() -> None:
-    """It may have two blocks open, or block the event loop that the first one needs."""
-
-    async def work(db: AsyncEngine) -> None:
-        async with db.transaction() as first:
-            await first.get(X)
-            async with asyncio.timeout(1), db.transaction() as second:
-                assert await second.get(X) is None
-            with db.engine.transaction() as blocking:
-                blocking.get(X)
-                assert list_queued(db) == [1]
-
-    in_tasks(hot_world(), work)
+@pytest.mark.usefixtures("hot")
+@awaited
+async def test_a_task_does_not_wait_for_itself(db: AsyncEngine) -> None:
+    async with db.transaction() as first:
+        await first.get(X)
+        async with asyncio.timeout(1), db.transaction() as second:
+            assert await second.get(X) is None
+        with db.engine.transaction() as blocking:
+            blocking.get(X)
+            assert list_queued(db) == [1]
 
 
-def test_a_cancelled_task_leaves_its_place() -> None:
-    """Otherwise those behind it would wait for a block that never ends."""
-
-    async def work(db: AsyncEngine) -> None:
-        async def read() -> None:
-            async with db.transaction() as t:
-                await t.get(X)
-
-        async with db.transaction() as first:
-            await first.get(X)
-            waiting = [asyncio.create_task(read()) for _ in range(3)]
-            while list_queued(db) != [4]:
-                await asyncio.sleep(0.001)
-            waiting[0].cancel()
-            await asyncio.wait(waiting[:1])
-            assert list_queued(db) == [3]
-        await asyncio.gather(*waiting[1:])
-        assert list_queued(db) == []
-
-    in_tasks(hot_world(), work)
+async def read_hot(db: AsyncEngine) -> None:
+    async with db.transaction() as t:
+        await t.get(X)
 
 
-def test_a_task_that_is_first_for_long_loses_its_place(monkeypatch: pytest.MonkeyPatch) -> None:
-    """A block may await something slow; others must not wait for it each time."""
-    monkeypatch.setattr("txn.client.tasks.LONGEST_S", 0.02)
-
-    async def work(db: AsyncEngine) -> None:
-        async def read() -> None:
-            async with db.transaction() as t:
-                await t.get(X)
-
-        async with db.transaction() as slow:
-            await slow.get(X)
-            await asyncio.create_task(read())
-            assert list_queued(db) == []
-
-    in_tasks(hot_world(), work)
+@pytest.mark.usefixtures("hot")
+@awaited
+async def test_a_cancelled_task_leaves_its_place(db: AsyncEngine) -> None:
+    async with db.transaction() as first:
+        await first.get(X)
+        waiting = [asyncio.create_task(read_hot(db)) for _ in range(3)]
+        while list_queued(db) != [4]:
+            await asyncio.sleep(0.001)
+        waiting[0].cancel()
+        await asyncio.wait(waiting[:1])
+        assert list_queued(db) == [3]
+    await asyncio.gather(*waiting[1:])
+    assert list_queued(db) == []
 
 
-def test_threads_are_at_least_one() -> None:
-    """None would wait for ever."""
-    with pytest.raises(InvalidRequestError, match="threads"):
-        AsyncEngine(World().engine, threads=0)
-
-
-def test_a_store_that_takes_long_to_tell_of_a_table_keeps_no_task_waiting(
-    monkeypatch: pytest.MonkeyPatch,
+@pytest.mark.usefixtures("hot")
+@awaited
+async def test_a_task_that_is_first_for_long_loses_its_place(
+    db: AsyncEngine, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """What a commit needs to know of a table that nobody has met is asked in a thread."""
-    world = World()
-    go, describe = threading.Event(), LocalStore.describe
-
-    def slow(store: LocalStore, table: bytes) -> Mapping[bytes, Family] | None:
-        assert go.wait(PATIENCE_S)
-        return describe(store, table)
-
-    monkeypatch.setattr(LocalStore, "describe", slow)
-
-    async def work(db: AsyncEngine) -> None:
-        commit = asyncio.create_task(db.commit([Mutation(key("a"), b"1")]))
-        await asyncio.sleep(0.05)
-        assert not commit.done()
-        go.set()
-        assert (await commit).complete
-        assert (await db.commit([Mutation(key("b"), b"1")])).complete
-
-    in_tasks(world, work)
+    monkeypatch.setattr("txn.client.tasks.LONGEST_S", 0.02)
+    async with db.transaction() as slow:
+        await slow.get(X)
+        await asyncio.create_task(read_hot(db))
+        assert list_queued(db) == []

@@ -1,61 +1,66 @@
-"""Waiting for keys in demand: who fails early, who waits outside, and what that costs."""
+"""Waiting: for keys in demand and turns at them, for stores that fail, and for silent servers."""
 
 from __future__ import annotations
 
-from collections.abc import Callable
+import threading
+import time
+from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager
 from dataclasses import replace
-from itertools import pairwise
+from functools import partial
 from typing import get_args
 
+import greenlet
 import pytest
 
-from tests.unit.worlds import POLICY, TABLE, World, X, Y, stopped_at
+from tests.unit.fake_gateway import fake_gateway
+from tests.unit.fake_region_server import Silence, fake_region_server
+from tests.unit.worlds import (
+    DOWN,
+    LOST,
+    POLICY,
+    World,
+    X,
+    Y,
+    always,
+    before,
+    list_values,
+    record_calls,
+    stopped_at,
+)
+from txn import Engine
+from txn import clock as clock_module
 from txn.assertions import Exact, Version, is_outdated
-from txn.client.engine import Engine
+from txn.client import hot_keys
+from txn.client.hot_keys import HotKeyQueues, HotKeyTicket, Place
+from txn.clock import SystemClock, call_until, limit_due
 from txn.errors import (
     AssertionFailedError,
     CommitOutcomeUnknown,
     ConflictError,
     DeadlineError,
     NotApplied,
-    StoreClosedError,
     StoreError,
 )
-from txn.model import Cell, Check, Key, Mutation
-from txn.protocol import locks
+from txn.model import Cell, Check, Edit, Key, Mutation
 from txn.protocol.context import call_store
 from txn.protocol.locks import Contention
 from txn.protocol.prepare import write_rows
 from txn.protocol.six_phase import lock_at_once
 from txn.protocol.statuses import ProtocolName, Status
-from txn.protocol.transaction import begin_commit
-from txn.request import bind_request
 from txn.stores import open_store
+from txn.stores.base import Store
 from txn.testing.faulty import Call, Fault, Reply
+
+pytestmark = pytest.mark.fast
+
 
 OTHER = b"transaction.1700000000000." + b"1" * 32
 
 
 def locked(world: World, key: Key, holder: bytes = OTHER) -> None:
     assert world.store.check_and_put([Check(key.lock, b"", ((key.lock, holder),))]) == [True]
-
-
-def calls(world: World) -> list[Call]:
-    """The calls of the world's faulty client from here on."""
-    seen: list[Call] = []
-
-    def record(call: Call) -> Fault:
-        seen.append(call)
-        return Fault()
-
-    world.faults.plan = record
-    return seen
-
-
-def version(world: World, key: Key) -> int:
-    cell = world.cell(key)
-    assert cell is not None
-    return cell.timestamp
 
 
 @pytest.mark.parametrize(
@@ -73,37 +78,22 @@ def version(world: World, key: Key) -> int:
 def test_only_a_greater_version_can_never_hold_again(
     assertion: Exact | Version, cell: Cell | None, expected: bool
 ) -> None:
-    """What is judged without the lock has to stay true whatever happens meanwhile."""
     assert is_outdated(assertion, {X: cell}) is expected
 
 
 @pytest.mark.parametrize("status", [Status.PUT, Status.CLEANING])
 def test_an_overtaken_version_fails_while_the_key_is_locked(status: Status) -> None:
-    """What it asserts is lost for good: to wait for the lock would only be in others' way."""
     world = World()
-    before = world.engine.commit([Mutation(X, b"1")]).timestamp
+    first = world.engine.commit([Mutation(X, b"1")]).timestamp
     holder = stopped_at(world, status)
     other, began = world.client(seed=2), world.clock.monotonic_ms()
     with pytest.raises(AssertionFailedError, match="Version"):
-        other.commit([Mutation(X, b"3")], [Version(X, before)])
+        other.commit([Mutation(X, b"3")], [Version(X, first)])
     assert world.clock.monotonic_ms() == began
     assert world.holder(X) == holder
 
 
-def test_with_a_token_the_marker_is_seen_first() -> None:
-    """What overtook the version may be the token's own first commit, whose answer was lost."""
-    world = World()
-    before = world.engine.commit([Mutation(X, b"1")]).timestamp
-    request = ([Mutation(X, b"2")], [Version(X, before)])
-    first = world.engine.commit(*request, once="job")
-    locked(world, X)
-    again = world.client(seed=2).commit(*request, once="job")
-    assert again.repeated
-    assert again.transaction == first.transaction
-
-
 def in_demand(world: World, *keys: Key) -> Contention:
-    """What a client remembers that has just met conflicts on these keys."""
     hot = Contention(world.engine.context, lambda holders: set())
     for key in keys:
         t = world.begun(Mutation(key, b"1"))
@@ -112,73 +102,20 @@ def in_demand(world: World, *keys: Key) -> Contention:
     return hot
 
 
-def test_whoever_waits_for_a_key_in_demand_has_written_nothing() -> None:
-    """A transaction that waits inside keeps others from the keys that it has already."""
+def test_who_waits_for_a_key_in_demand_has_written_nothing_and_goes_in_at_last() -> None:
     world = World()
-    hot = in_demand(world, X)
+    hot, t = in_demand(world, X), world.begun(Mutation(X, b"3"), Mutation(Y, b"3"))
     locked(world, X)
-    seen = calls(world)
-    t = world.begun(Mutation(X, b"3"), Mutation(Y, b"3"))
+    seen, began = record_calls(world), world.clock.monotonic_ms()
     hot.wait_for_hot_keys([t])
     assert hot.list_hot_keys(t.keys) == [X]
     assert t.failure is None
-    assert {call.method for call in seen} == {"read"}
-
-
-def test_a_client_of_one_attempt_waits_for_nobody() -> None:
-    """It may commit for others at the same time, who want nothing of that key."""
-    world = World(replace(POLICY, attempts=1))
-    locked(world, X)
-    seen = calls(world)
-    in_demand(world, X).wait_for_hot_keys([world.begun(Mutation(X, b"3"))])
-    assert seen == []
-
-
-def test_waiting_outside_ends_for_those_who_never_let_go() -> None:
-    """Outside there is no turn to get: after some looks it goes in and waits in key order."""
-    world = World()
-    locked(world, X)
-    seen = calls(world)
-    began = world.clock.monotonic_ms()
-    in_demand(world, X).wait_for_hot_keys([world.begun(Mutation(X, b"3"))])
-    assert 2 < len(seen) < 20
+    assert {call.method for call in seen} == {"read"} and 2 < len(seen) < 20
     assert world.clock.monotonic_ms() - began < POLICY.deadline_ms
-
-
-def test_what_becomes_hopeless_outside_fails_with_nothing_written() -> None:
-    """The commonest end of waiting for a key whose version is asserted."""
-    world = World()
-    before = world.engine.commit([Mutation(X, b"1")]).timestamp
-    hot = in_demand(world, X)
-    world.engine.commit([Mutation(X, b"2")])
-    rows = len(world.rows())
-    context = world.engine.context
-    t = begin_commit(
-        context, bind_request([Mutation(X, b"3")], [Version(X, before)], table=TABLE), 5_000
-    )
+    world.clock.advance(10_000)  # a key is in demand for a while only
+    seen = record_calls(world)
     hot.wait_for_hot_keys([t])
-    assert isinstance(t.failure, AssertionFailedError)
-    assert len(world.rows()) == rows
-
-
-def test_a_key_is_in_demand_for_a_while_only() -> None:
-    """One conflict must not cost every later transaction a look."""
-    world = World()
-    hot = in_demand(world, X)
-    world.clock.advance(10_000)
-    seen = calls(world)
-    hot.wait_for_hot_keys([world.begun(Mutation(X, b"3"))])
     assert seen == []
-
-
-def test_what_is_remembered_is_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
-    """A client lives for months, and meets conflicts on millions of keys."""
-    monkeypatch.setattr(locks, "REMEMBERED", 1)
-    world = World()
-    hot = in_demand(world, X, Y)
-    t = world.begun(Mutation(X, b"3"), Mutation(Y, b"3"))
-    hot.wait_for_hot_keys([t])
-    assert hot.list_hot_keys(t.keys) == [Y]
 
 
 def test_keys_in_demand_are_asked_for_first_and_alone() -> None:
@@ -188,7 +125,7 @@ def test_keys_in_demand_are_asked_for_first_and_alone() -> None:
     hot = in_demand(world, Y)
     write_rows(world.engine.context, [t])
     locked(world, Y)
-    seen = calls(world)
+    seen = record_calls(world)
     assert lock_at_once(world.engine.context, [t], hot) == []
     assert isinstance(t.failure, ConflictError)
     asked = [item.key for call in seen for item in call.items if isinstance(item, Check)]
@@ -199,81 +136,12 @@ def test_who_leaves_releases_what_it_may_hold_and_no_more() -> None:
     """A refused lock is somebody else's; under contention each needless request delays them."""
     world = World(replace(POLICY, attempts=1))
     stopped_at(world, Status.LOCKED, key=Y)
-    seen = calls(world)
+    seen = record_calls(world)
     with pytest.raises(ConflictError):
         world.engine.commit([Mutation(X, b"3"), Mutation(Y, b"3")])
-    freed = [
-        item.key
-        for call in seen
-        for item in call.items
-        if isinstance(item, Check) and item.puts == ((item.key, b""),)
-    ]
-    assert freed == [X.lock]
+    checks = [item for call in seen for item in call.items if isinstance(item, Check)]
+    assert [each.key for each in checks if each.puts == ((each.key, b""),)] == [X.lock]
     assert world.holder(X) == b""
-
-
-def test_nobody_looks_more_often_than_transactions_take() -> None:
-    """Each look keeps the servers from the very transaction that is waited for."""
-    world = World()
-    hot = in_demand(world, X)
-    t = world.begun(Mutation(X, b"1"))
-    for _ in range(5):
-        t.written_ms = world.clock.monotonic_ms()
-        world.clock.advance(400)
-        hot.record_results([t])
-    locked(world, X)
-    blocked = world.begun(Mutation(X, b"1"))
-    blocked.failure = ConflictError("key is locked", key=X, holder=OTHER)
-    hot.record_results([blocked])
-    times: list[int] = []
-
-    def note(call: Call) -> Fault:
-        times.append(world.clock.monotonic_ms())
-        return Fault()
-
-    world.faults.plan = note
-    hot.wait_for_hot_keys([world.begun(Mutation(X, b"3"))])
-    assert min(later - earlier for earlier, later in pairwise(times)) >= 100
-
-
-def test_a_failing_store_is_asked_again_until_patience_ends() -> None:
-    """A gateway that restarts refuses connections for seconds, each of them at once."""
-    world = World()
-    context = world.engine.context
-    began = world.clock.monotonic_ms()
-
-    def refuse() -> None:
-        raise NotApplied("connection refused")
-
-    with pytest.raises(NotApplied):
-        call_store(context, refuse)
-    assert world.clock.monotonic_ms() - began >= POLICY.store_patience_ms
-
-
-def test_a_store_that_comes_back_in_time_costs_nothing_but_time() -> None:
-    """The caller of commit never hears of it."""
-    world = World()
-    tries: list[Call] = []
-
-    def down_at_first(call: Call) -> Fault:
-        tries.append(call)
-        return Fault(frozenset(), Reply.NOT_APPLIED) if len(tries) < 3 else Fault()
-
-    world.faults.plan = down_at_first
-    world.engine.commit([Mutation(X, b"1")])
-    assert world.value(X) == b"1"
-
-
-def test_a_closed_store_is_not_asked_again() -> None:
-    """It never opens again by itself."""
-    world = World()
-    store = open_store("memory://")
-    store.close()
-    began = world.clock.monotonic_ms()
-    with pytest.raises(StoreClosedError):
-        call_store(world.engine.context, lambda: store.read([X]))
-    assert world.clock.monotonic_ms() == began
-    assert issubclass(StoreClosedError, StoreError)
 
 
 READS: dict[str, Callable[[Engine], object]] = {
@@ -290,30 +158,25 @@ WRITES: dict[str, Callable[[Engine], object]] = {
 }
 
 
-@pytest.mark.parametrize("reply", [Reply.NOT_APPLIED, Reply.MAYBE_APPLIED])
+@pytest.mark.parametrize("fault", [DOWN, LOST])
 @pytest.mark.parametrize("call", [*READS.values(), *WRITES.values()], ids=[*READS, *WRITES])
 @pytest.mark.parametrize("protocol", get_args(ProtocolName))
 def test_from_whichever_call_a_store_is_down_all_ends_in_time_and_is_denied(
-    protocol: ProtocolName, call: Callable[[Engine], object], reply: Reply
+    protocol: ProtocolName, call: Callable[[Engine], object], fault: Fault
 ) -> None:
-    """Only where a decision may have been sent is it asked what became of it, for longer. A client
-    that compares its clock with servers has no more time either."""
     for last in range(20):
         world = World(replace(POLICY, store_patience_ms=15_000, deadline_ms=30_000), protocol)
         world.faults.features |= {"remote_calls"}
         first, began_ms = world.faults.calls + last, world.clock.monotonic_ms()
 
-        def plan(call: Call, first: int = first) -> Fault:
-            return Fault(frozenset(), reply) if call.number > first else Fault()
-
-        world.faults.plan = plan
+        always(world, lambda call, first=first: call.number > first, fault)
         try:
             call(world.engine)
         except (NotApplied, DeadlineError):
             assert world.clock.monotonic_ms() - began_ms <= 510
             assert world.store.read([X])[X] is None
         except CommitOutcomeUnknown:
-            assert reply is Reply.MAYBE_APPLIED
+            assert fault is LOST
 
 
 @pytest.mark.parametrize("keys", [(X,), (X, Y)])
@@ -321,22 +184,18 @@ def test_from_whichever_call_a_store_is_down_all_ends_in_time_and_is_denied(
 def test_a_decision_that_may_have_been_sent_is_looked_for_after_its_deadline(
     protocol: ProtocolName, keys: tuple[Key, ...]
 ) -> None:
-    """The reply was lost; the store is there again two seconds later."""
     world = World(replace(POLICY, store_patience_ms=15_000, deadline_ms=30_000), protocol)
     world.engine.commit([Mutation(key, b"1") for key in keys])
     back_ms = world.clock.monotonic_ms() + 2_000
-    sent: list[Call] = []
 
-    def plan(call: Call) -> Fault:
-        texts = [edit.value for c in call.items if isinstance(c, Check) for edit in c.edits]
-        texts += [value for c in call.items if isinstance(c, Check) for _, value in c.puts]
-        if not sent and (b"2-ASSERTED" in texts or (len(keys) == 1 and b"2" in texts)):
-            sent.append(call)
-            return Fault(reply=Reply.MAYBE_APPLIED)
-        is_down = bool(sent) and world.clock.monotonic_ms() < back_ms
-        return Fault(frozenset(), Reply.NOT_APPLIED) if is_down else Fault()
+    def decides(call: Call) -> bool:
+        values = [value for item in call.items for value in list_values(item)]
+        return b"2-ASSERTED" in values or (len(keys) == 1 and b"2" in values)
 
-    world.faults.plan = plan
+    def go_down() -> None:
+        always(world, lambda call: world.clock.monotonic_ms() < back_ms, DOWN)
+
+    before(world, decides, go_down, Fault(reply=Reply.MAYBE_APPLIED))
     assert world.engine.commit([Mutation(key, b"2") for key in keys], deadline_ms=500)
     assert [world.value(key) for key in keys] == [b"2"] * len(keys)
 
@@ -346,10 +205,8 @@ def test_a_decision_that_may_have_been_sent_is_looked_for_after_its_deadline(
 def test_a_failing_store_is_asked_no_longer_than_the_commit_has_time(
     protocol: ProtocolName, failing: str
 ) -> None:
-    """Its patience is for 15 s, and the caller may have a budget of one."""
     world = World(replace(POLICY, store_patience_ms=15_000, deadline_ms=30_000), protocol)
-    down = Fault(applied=frozenset(), reply=Reply.NOT_APPLIED)
-    world.faults.plan = lambda call: down if call.method == failing else Fault()
+    always(world, lambda call: call.method == failing, DOWN)
     for budget_ms in (1_000, 0):
         began_ms = world.clock.monotonic_ms()
         with pytest.raises((NotApplied, DeadlineError)):
@@ -359,3 +216,191 @@ def test_a_failing_store_is_asked_no_longer_than_the_commit_has_time(
     with pytest.raises(NotApplied):
         world.engine.commit([Mutation(X, b"1"), Mutation(Y, b"1")])
     assert 14_000 <= world.clock.monotonic_ms() - began_ms <= 16_000
+
+
+KEY = Key("a", "d", "x", "t")
+
+
+@contextmanager
+def silent_gateway() -> Iterator[Store]:
+    """A store whose gateway takes calls, and answers none of them meanwhile."""
+    over = threading.Event()
+    with fake_gateway() as gateway:
+        gateway.before = lambda number, name: over.wait() and None
+        store = open_store(f"{gateway.uri}?timeout_ms=60000")
+        try:
+            yield store
+        finally:
+            over.set()
+            store.close()
+
+
+@contextmanager
+def silent_region_server() -> Iterator[Store]:
+    def say_nothing(number: int, method: str) -> None:
+        raise Silence
+
+    with fake_region_server() as server:
+        server.before = say_nothing
+        store = open_store(f"{server.uri}&timeout_ms=60000")
+        yield store
+        store.close()
+
+
+CALLS: dict[str, Callable[[Store], object]] = {
+    "read": lambda store: store.read([KEY]),
+    "write": lambda store: store.write([Edit(KEY, b"1", None)]),
+    "check_and_put": lambda store: store.check_and_put([Check(KEY, b"", ((KEY, b"1"),))]),
+    "scan": lambda store: list(store.scan(b"t")),
+    "describe": lambda store: store.describe(b"t"),
+}
+
+
+@pytest.mark.parametrize("silent", [silent_gateway, silent_region_server])
+@pytest.mark.parametrize("name", CALLS)
+def test_a_call_that_is_not_answered_ends_soon_after_the_deadline_of_its_caller(
+    silent: Callable[[], Iterator[Store]], name: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(clock_module, "MOMENT_MS", 20)
+    clock = SystemClock()
+    context = replace(World().engine.context, clock=clock, until_ms=clock.monotonic_ms() + 30)
+    began = time.monotonic()
+    with silent() as store, pytest.raises(StoreError):  # type: ignore[attr-defined]
+        call_store(context, lambda: CALLS[name](store))
+    assert time.monotonic() - began < 10
+
+
+def test_a_caller_has_a_moment_after_its_deadline_and_at_least_that() -> None:
+    assert call_until(5_000, lambda: limit_due(1_000, 31_000)) == 6_000
+    assert call_until(5_000, lambda: limit_due(9_000, 39_000)) == 10_000
+    assert call_until(5_000, lambda: limit_due(1_000, 2_000)) == 2_000
+    assert call_until(None, lambda: limit_due(1_000, 31_000)) == 31_000
+
+
+def test_the_limit_of_a_call_ends_with_it_and_is_its_threads_alone() -> None:
+    def fail() -> None:
+        raise StoreError("away")
+
+    def look_beside() -> None:
+        thread = threading.Thread(target=lambda: found.append(limit_due(0, 31_000)))
+        thread.start()
+        thread.join()
+
+    found: list[int] = []
+    call_until(5_000, look_beside)
+    with pytest.raises(StoreError):
+        call_until(5_000, fail)
+    assert [*found, limit_due(0, 31_000)] == [31_000, 31_000]
+
+
+def test_a_limit_is_left_behind_by_no_greenlet() -> None:
+    """Greenlets of a thread take turns in the middle of their calls, and one may never end."""
+    hub = greenlet.getcurrent()
+    actors = [
+        greenlet.greenlet(partial(call_until, until_ms, hub.switch)) for until_ms in (5_000, 6_000)
+    ]
+    found = []
+    for actor in [*actors, actors[0]]:
+        actor.switch()
+        found.append(limit_due(0, 31_000))
+    actors.clear()
+    del actor  # the second ends here, in the middle of its call
+    assert [*found, limit_due(0, 31_000)] == [31_000] * 4
+
+
+SHORT_S = 0.05
+
+
+@pytest.fixture
+def impatient(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(hot_keys, "LONGEST_S", SHORT_S)
+
+
+def had(lines: HotKeyQueues, *keys: object) -> HotKeyTicket:
+    ticket = HotKeyTicket()
+    assert lines.wait(ticket, keys) == []  # type: ignore[arg-type]
+    return ticket
+
+
+def lines_of(engine: Engine) -> HotKeyQueues:
+    lines = engine._backend._queues  # type: ignore[attr-defined]
+    assert isinstance(lines, HotKeyQueues)
+    return lines
+
+
+def make_hot(world: World) -> None:
+    locks = {world.engine.context.rules.lock_of(key) for key in (X, Y)}
+    world.engine._backend._contention.note_hot(locks)  # type: ignore[attr-defined]
+
+
+@pytest.mark.usefixtures("impatient")
+def test_who_keeps_a_turn_for_long_loses_it() -> None:
+    lines, ticket = HotKeyQueues(), HotKeyTicket()
+    slow = had(lines, X)
+    with ThreadPoolExecutor(1) as pool:
+        assert pool.submit(lines.wait, ticket, [X]).result() == [X]
+    slow.end()
+    assert [waiter.ticket for waiter in lines._queues[X]] == [ticket]
+    ticket.end()
+    assert lines._queues == {}
+
+
+@pytest.mark.parametrize(("rounds", "got"), [(9, [X]), (1, [])])
+def test_who_waits_in_a_line_that_moves_on_keeps_a_place(rounds: int, got: list[Key]) -> None:
+    """All that waited for long would go on at once, and conflict. But there is an end to it."""
+    lines, tickets = HotKeyQueues(), [HotKeyTicket() for _ in range(3)]
+    places = [Place(ticket, X, rounds) for ticket in tickets]
+    for number, ticket in enumerate(tickets):
+        ticket.queues, ticket.thread = lines, number  # of three threads
+    assert [lines._is_behind(place) for place in places] == [False, True, True]
+    first, second, late = tickets
+    assert lines.must_wait(places[2])
+    first.end()
+    assert not lines.must_wait(places[1])
+    assert lines.must_wait(places[2]) is bool(got)
+    second.end()
+    assert not lines.must_wait(places[2]) and late.got == got
+    late.end()
+    assert lines._queues == {}
+
+
+def test_a_read_that_outlives_its_block_takes_no_place() -> None:
+    lines, ticket = HotKeyQueues(), HotKeyTicket()
+    ticket.end()
+    assert lines.wait(ticket, [X]) == []
+    assert lines._queues == {}
+
+
+def test_nobody_waits_in_a_circle() -> None:
+    lines, ticket = HotKeyQueues(), HotKeyTicket()
+    lesser = had(lines, X)
+
+    def take_both() -> list[list[object]]:
+        return [list(lines.wait(ticket, [key])) for key in (Y, X)]
+
+    with ThreadPoolExecutor(1) as pool:
+        assert pool.submit(take_both).result() == [[], []]
+    assert ticket.locks == {Y}
+    ticket.end()
+    lesser.end()
+
+
+@pytest.mark.parametrize("protocol", ["six-phase", "fenced"])
+@pytest.mark.parametrize("fails", [False, True])
+def test_a_block_has_its_turn_until_its_end(protocol: ProtocolName, *, fails: bool) -> None:
+    world = World(protocol=protocol)
+    lines = lines_of(world.engine)
+    with world.engine.transaction() as t:
+        t.get(X)
+        assert lines._queues == {}  # nothing is in demand
+    make_hot(world)
+    try:
+        with world.engine.transaction() as t:
+            t.get(X)
+            assert len(lines._queues) == 1
+            t.put(X, b"1")
+            if fails:
+                raise KeyError
+    except KeyError:
+        assert fails
+    assert lines._queues == {}

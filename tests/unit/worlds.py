@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Collection, Iterator
 from random import Random
 from typing import Any, ClassVar
 
@@ -15,13 +15,13 @@ from txn.events import Event, silent
 from txn.model import Cell, Check, Edit, Family, Key, Mutation, Row
 from txn.policy import Policy
 from txn.protocol.locks import holder_of
-from txn.protocol.row import TransactionRow, column, decode_row, is_row_key, status_key
+from txn.protocol.row import TransactionRow, decode_row, is_row_key
 from txn.protocol.statuses import ProtocolName, Status
 from txn.protocol.transaction import PendingCommit, begin_commit
 from txn.request import bind_request
 from txn.stores import open_store
 from txn.stores.base import Store
-from txn.testing.faulty import Call, Crash, Fault, FaultyStore, Reply
+from txn.testing.faulty import NO_FAULT, Call, Crash, Fault, FaultyStore, Reply
 
 TABLE = b"data"
 X, Y, Z = (Key(row, "d", "x", TABLE) for row in ("x", "y", "z"))
@@ -64,7 +64,6 @@ class World:
         self.engine = self.client(self.faults)
 
     def client(self, store: FaultyStore | None = None, seed: int = 1) -> Engine:
-        """Another client of the same store."""
         return Engine(
             store or FaultyStore(self.store),
             table=TABLE,
@@ -77,11 +76,9 @@ class World:
         )
 
     def on_event(self, event: Event) -> None:
-        """Take down what clients tell."""
         self.events.append(event)
 
     def put(self, key: Key, value: bytes) -> None:
-        """Write past the protocol, as data that was there before."""
         self.store.write([Edit(key, value, self.clock.wall_ms())])
 
     def cell(self, key: Key) -> Cell | None:
@@ -96,9 +93,7 @@ class World:
         return holder_of(lock, self.cell(lock))
 
     def keys_kept(self) -> int:
-        """How many cells the store keeps, delete markers among them."""
-        ordered = self.store._ordered  # type: ignore[attr-defined]
-        return ordered.read(lambda reader: sum(1 for _ in reader.keys(b"", b"\xff" * 8)))
+        return len(list_stored(self.store))
 
     def rows(self) -> list[TransactionRow]:
         return [decode_row(row) for row in self.store.scan(b"txn") if is_row_key(row.row)]
@@ -107,9 +102,17 @@ class World:
         return [row.status for row in self.rows()]
 
     def begun(self, *mutations: object) -> PendingCommit:
-        """An attempt that nothing was written of yet."""
         context = self.engine.context
         return begin_commit(context, bind_request(mutations, table=TABLE), self.policy.deadline_ms)
+
+
+def list_stored(store: Store) -> dict[bytes, bytes]:
+    """Return all that a memory store keeps, byte for byte."""
+    inner: Any = getattr(store, "_inner", store)
+    found: dict[bytes, bytes] = inner._ordered.read(
+        lambda reader: {key: reader.get(key) for key in reader.keys(b"", b"\xff" * 8)}
+    )
+    return found
 
 
 class BreakingOff:
@@ -129,17 +132,57 @@ class BreakingOff:
             yield row
 
 
-def after_status(world: World, status: Status, fault: Fault) -> None:
-    """Let the next call that writes this status have the fault, once."""
-    seen: list[Call] = []
+def plan_before(
+    match: Callable[[Call], object],
+    act: Callable[[], object] = lambda: None,
+    fault: Fault = NO_FAULT,
+    times: int = 1,
+) -> Callable[[Call], Fault]:
+    """Return the plan that does something before the next calls that match; they have the fault."""
+    left = [act] * times
 
     def plan(call: Call) -> Fault:
-        if not seen and any(is_step(item, status) for item in call.items):
-            seen.append(call)
+        if left and match(call):
+            left.pop()()
             return fault
-        return Fault()
+        return NO_FAULT
 
-    world.faults.plan = plan
+    return plan
+
+
+def before(
+    world: World,
+    match: Callable[[Call], object],
+    act: Callable[[], object] = lambda: None,
+    fault: Fault = NO_FAULT,
+    times: int = 1,
+) -> None:
+    """Let the world's client have this plan."""
+    world.faults.plan = plan_before(match, act, fault, times)
+
+
+def always(world: World, match: Callable[[Call], object], fault: Fault) -> None:
+    """Let all calls of the world's client that match have the fault."""
+    world.faults.plan = lambda call: fault if match(call) else NO_FAULT
+
+
+def record_calls(world: World) -> list[Call]:
+    seen: list[Call] = []
+    before(world, seen.append)
+    return seen
+
+
+def steps_to(status: Status) -> Callable[[Call], bool]:
+    return lambda call: any(is_step(item, status) for item in call.items)
+
+
+def writes(call: Call) -> bool:
+    return any(isinstance(item, Edit) for item in call.items)
+
+
+def after_status(world: World, status: Status, fault: Fault) -> None:
+    """Let the next call that writes this status have the fault, once."""
+    before(world, steps_to(status), fault=fault)
 
 
 def is_step(item: object, status: Status) -> bool:
@@ -154,14 +197,8 @@ def list_values(item: object) -> list[bytes | None]:
     return [item.value] if isinstance(item, Edit) else []
 
 
-def step_past_put(world: World, row_key: bytes) -> None:
-    """Step from 2-ASSERTED to 4-CLEANING, as clients do of versions that left out 3-PUT."""
-    status = status_key(b"txn", row_key)
-    began = column(b"txn", row_key, b"at." + Status.CLEANING.value)
-    puts = ((began, b""), (status, Status.CLEANING.value))
-    world.store.check_and_put([Check(status, Status.ASSERTED.value, puts)])
-
-
+DOWN = Fault(frozenset(), Reply.NOT_APPLIED)
+LOST = Fault(frozenset(), Reply.MAYBE_APPLIED)
 STEP_ALONE = Fault(frozenset({0}), Reply.CRASH)
 """Of a call that steps a row, the step takes effect, and nothing that travels with it does."""
 
@@ -172,13 +209,15 @@ def stopped_at(
     key: Key = X,
     value: bytes = b"2",
     fault: Fault = STEP_ALONE,
+    *,
+    also: Collection[Mutation] = (),
 ) -> bytes:
     """Let a client die right after its row reached this status; return the row key."""
     known = {row.row_key for row in world.rows()}
     client = world.client(world.faults, seed=len(known) + 100)
     after_status(world, status, fault)
     with pytest.raises(Crash):
-        client.commit([Mutation(key, value)])
+        client.commit([Mutation(key, value), *also])
     world.faults.crashed = False
     world.faults.plan = lambda call: Fault()
     (row_key,) = {row.row_key for row in world.rows()} - known
