@@ -2,8 +2,6 @@
 
 `hot`: clients count the same key up with `engine.run`, so many times each; told is how long one
 count took, from its call to its commit, over all and for the client that fared worst.
-`asserted`: clients each write keys of their own, and all assert one key that nobody changes. It is
-locked exclusively; told is what that costs beside the same with keys that nobody shares.
 `batches`: clients each commit a hundred transfers between 1,000 accounts together, until all of
 them have; a second counts these calls. With `--clients 1` it is what one does that meets nobody.
 Clients are threads in so many processes (one: an engine they share).
@@ -31,7 +29,7 @@ from rich.table import Table
 from tests.bench import workloads
 from tests.bench.emulator import TWO, client
 from tests.integration import shuffling
-from txn import ConflictError, Engine, Exact, Key, Mutation, Policy, TxnError, connect
+from txn import Engine, Key, Mutation, Policy, TxnError, connect
 from txn.stores import open_store
 from txn.stores.hbase.native.store import NativeStore
 
@@ -45,8 +43,7 @@ SHARES = (50, 90, 99, 100)
 class Crowd:
     """What a crowd does: clients in processes, so many times each, within a deadline each time.
 
-    table: where. work: `hot`, `asserted`, `apart`, which is `asserted` without a shared key, or
-    `batches`.
+    table: where. work: `hot` or `batches`.
     """
 
     uri: str
@@ -150,22 +147,6 @@ def _hot(engine: Engine, crowd: Crowd, name: str) -> Callable[[], int]:
     return once
 
 
-def _asserted(engine: Engine, crowd: Crowd, name: str) -> Callable[[], int]:
-    mine = crowd.key(f"own-{name}")
-    shared = crowd.key("shared" if crowd.work == "asserted" else f"apart-{name}")
-
-    def once() -> int:
-        for tries in range(1, 1_000):
-            try:
-                engine.commit([Mutation(mine, b"1")], [~Exact(shared, b"other")])
-            except ConflictError:
-                continue
-            return tries
-        raise AssertionError(tries)
-
-    return once
-
-
 def _batches(engine: Engine, crowd: Crowd, name: str) -> Callable[[], int]:
     rng, tables = Random(name), workloads.Tables(crowd.table)
 
@@ -175,7 +156,7 @@ def _batches(engine: Engine, crowd: Crowd, name: str) -> Callable[[], int]:
     return once
 
 
-WORKS = {"hot": _hot, "asserted": _asserted, "apart": _asserted, "batches": _batches}
+WORKS = {"hot": _hot, "batches": _batches}
 
 
 @contextmanager
@@ -241,7 +222,7 @@ def row(crowd: Crowd, found: Waited) -> list[str]:
 
 def main() -> None:
     parser = argparse.ArgumentParser(prog="python -m tests.bench.crowd", description=__doc__)
-    parser.add_argument("works", nargs="*", default=["hot", "apart", "asserted"])
+    parser.add_argument("works", nargs="*", default=["hot"])
     parser.add_argument("--store", default="embedded", help="embedded, or a URI")
     parser.add_argument("--clients", type=int, default=32)
     parser.add_argument("--processes", type=int, nargs="*", default=[1, 4])
