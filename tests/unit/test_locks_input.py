@@ -7,13 +7,11 @@ from collections.abc import Callable, Iterator
 from datetime import timedelta
 from decimal import Decimal
 from pathlib import Path as File
-from random import Random
 from typing import Any
 
 import pytest
 
 from txn import Engine
-from txn.clock import ManualClock
 from txn.errors import InvalidRequestError
 from txn.leases import InvalidArgumentsError, open_leases, opening
 from txn.leases.opening import default_url
@@ -134,16 +132,6 @@ def test_one_request_and_paths_as_text_are_taken_as_they_are_meant(manager: Lock
     known = Tables({path("D/T"): Table((Column("Day", "string"),))})  # a catalogue's own spelling
     found = hive.requests("INSERT INTO d.t PARTITION (DAY='Mon') SELECT 1", catalog=known)
     assert [str(each) for each in found] == ["S d/t", "X d/t/day=Mon"]
-
-
-def test_a_manager_takes_each_detail_that_it_names() -> None:
-    options: tuple[dict[str, Any], ...] = (
-        {"rng": Random(1), "clock": ManualClock()},
-        {"lease_ms": 1, "table": "held"},
-    )
-    for details in options:
-        with open_manager("memory://details", name="one", **details) as manager:
-            assert manager.locks() == []
 
 
 @pytest.mark.parametrize(
