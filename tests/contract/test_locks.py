@@ -11,7 +11,6 @@ import socket
 import threading
 import uuid
 from collections.abc import Iterator
-from concurrent.futures import Future
 from concurrent.futures import ThreadPoolExecutor as Pool
 from dataclasses import dataclass, field, replace
 from pathlib import Path as Folder
@@ -254,23 +253,6 @@ def test_a_fork_that_leaves_the_block_releases_nothing_that_its_parent_holds(
     assert granted(two, exclusive("d/t"))
 
 
-def test_a_waiter_for_an_explicit_lock_ends_with_its_session(
-    subject: Subject, one: LockManager, two: LockManager, pool: Pool
-) -> None:
-    """It has been granted nothing and nobody knows of it: it would be in the way for ever."""
-    ending = subject.another("ending")
-    with one.hold([shared("d/t")]):
-        waiting: Future[Any] = pool.submit(
-            ending.hold, [exclusive("d/t")], explicit=True, waiting=FAIR
-        )
-        wait_for_waiters(one, "d/t", 1)
-        assert [lock.explicit for lock in one.locks(path("d/t"))] == [False, False]
-        assert one.release(path("d/t"), force=True) == 0
-        ending.close()
-        assert waiting.exception(PATIENCE_MS / 1000) is not None
-        wait_for_waiters(two, "d/t", 0)
-
-
 def test_anybodys_explicit_locks_can_be_given_back_by_force(
     one: LockManager, two: LockManager
 ) -> None:
@@ -359,17 +341,6 @@ def test_names_that_differ_by_case_are_one_and_values_are_not(
     one.hold([exclusive("Sales/Orders")], explicit=True)
     assert one.release(path("sales/orders")) == 1
     assert two.locks() == []
-
-
-def test_a_hundred_partitions_are_one_request(one: LockManager, two: LockManager) -> None:
-    many = [exclusive(f"d/t/p={number}") for number in range(100)]
-    with two.hold([shared("d/t/p=77")]):
-        assert not granted(one, *many)
-    with one.hold(many) as held:
-        assert len(held.tokens) == 102
-        held.check()
-        assert not granted(two, shared("d/t/p=77"))
-    assert one.locks() == []
 
 
 @on_all

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import subprocess
-import sys
 from collections.abc import Iterator
 from urllib.parse import urlencode
 
@@ -51,20 +49,6 @@ def test_what_a_user_makes_is_that_users_alone(server: ZooKeeper) -> None:
 def test_locks_are_used_by_tls(server: ZooKeeper) -> None:
     for login, base in (("", "plain"), ("ann:secret@", "anns")):
         use(f"zookeeper://{login}localhost:{server.tls_port}/{base}?{urlencode(FILES)}")
-
-
-def test_why_there_is_no_tls_is_told(server: ZooKeeper) -> None:
-    """The driver goes on trying, leaves sockets open, and says that it took too long."""
-    program = (
-        "from txn.locks import open_manager\n"
-        "from txn.locks.zookeeper import client\n"
-        "client.CALL_WITHIN_S = 1\n"
-        f"open_manager('zookeeper://localhost:{server.tls_port}/x?tls=on')\n"
-    )
-    done = subprocess.run([sys.executable, "-c", program], stderr=subprocess.PIPE, check=False)
-    last = done.stderr.decode().splitlines()[-1]
-    assert last.startswith("txn.errors.NotApplied: cannot connect to ZooKeeper")
-    assert "certificate verify failed" in last
 
 
 def test_a_file_that_is_no_certificate_is_refused_at_once(server: ZooKeeper) -> None:

@@ -11,9 +11,6 @@ import sqlite3
 from collections.abc import Collection
 from random import Random
 
-import pytest
-
-from txn.errors import InvalidRequestError
 from txn.locks.hive.model import Column, Table, Tables
 from txn.locks.hive.sql import requests
 from txn.locks.model import Path, path
@@ -160,11 +157,3 @@ def test_an_answer_depends_on_nothing_that_is_not_locked() -> None:
             continue
         assert answer(sql, free, rng.randint(0, 2)) == answer(sql, (), 0), sql
         tried += 1
-
-
-def test_words_behind_a_query_are_refused() -> None:
-    queries = Queries(Random(3))
-    for _ in range(20):
-        for junk in ("frobnicate other words", ") t3", "|> limit 1", "{t3}"):
-            with pytest.raises(InvalidRequestError):
-                requests(f"{queries.next()} {junk}", None, CATALOG)

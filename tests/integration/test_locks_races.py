@@ -12,11 +12,9 @@ import subprocess
 import threading
 import time
 import uuid
-from collections.abc import Iterator, Sequence
-from concurrent.futures import ThreadPoolExecutor
+from collections.abc import Iterator
 from pathlib import Path as Folder
 from random import Random
-from threading import Event
 
 import pytest
 from kazoo.client import KazooClient
@@ -27,7 +25,6 @@ from tests.integration.lock_worker import (
     OUTAGE_SESSION_MS,
     PATIENT,
     SESSION_MS,
-    guarded,
     opened,
     write_guarded,
 )
@@ -41,7 +38,6 @@ from txn.errors import StoreError
 from txn.locks import (
     LockLost,
     LockManager,
-    LockRequest,
     Waiting,
     exclusive,
     open_manager,
@@ -102,34 +98,8 @@ def test_processes_of_two_threads_some_of_them_killed(
         assert poll(lambda: manager.locks() == [], WITHIN_S * 1000)
 
 
-class Denied:
-    """Somebody who is always sure of a lock. asked: set when it is about to enter."""
-
-    def __init__(self) -> None:
-        self.asked = Event()
-
-    def check(self) -> None:
-        """It is sure."""
-
-    @property
-    def requests(self) -> list[LockRequest]:
-        self.asked.set()
-        return [shared("d"), exclusive("d/t")]
-
-
-def test_two_that_deny_each_other_are_found(tmp_path: Folder) -> None:
-    one, two = Denied(), Denied()
-    with ThreadPoolExecutor(1) as pool:
-        with guarded(tmp_path, one):  # type: ignore[arg-type]
-            entering = pool.submit(guarded(tmp_path, two).__enter__)  # type: ignore[arg-type]
-            assert two.asked.wait(WITHIN_S)
-        with pytest.raises(AssertionError, match="two were in X d/t"):
-            entering.result(WITHIN_S)
-
-
 def finish(folder: Folder, workers: list[subprocess.Popen[str]]) -> int:
-    """End a race, in which no two may have been where they deny each other; return how often one
-    gave up."""
+    """End a race, in which no two may have met; return how often one gave up."""
     (folder / "over").touch()
     said = [worker.communicate(timeout=WITHIN_S)[0] for worker in workers]
     assert [worker.returncode for worker in workers] == [0] * len(workers)
@@ -212,20 +182,6 @@ def test_a_lost_reply_or_request_is_found_again(
         assert other.locks() == []
 
 
-@pytest.mark.long
-def test_who_is_cut_off_for_long_is_soon_there_again(zookeeper: ZooKeeper, base: str) -> None:  # noqa: F811
-    """The server gives sessions their time once more when it is back, which must be enough: with
-    pauses that double without end a client comes as late again as the outage was long."""
-    with wire(zookeeper.port) as between:
-        hosts = f"127.0.0.1:{between.port}"
-        with open_manager(f"zookeeper://{hosts}{base}", session_ms=2 * SESSION_MS) as manager:
-            between.lose_asked = lambda asked: True
-            # doubled so often, a tenth of a second is an hour
-            assert poll(lambda: between.lost >= 16, WITHIN_S * 1000)
-            between.lose_asked = lambda asked: False
-            manager.hold([exclusive("d/t")], waiting=PATIENT).release()
-
-
 def client_of(manager: LockManager) -> KazooClient:
     backend = manager._backend
     assert isinstance(backend, ZooKeeperQueues)
@@ -242,31 +198,6 @@ def test_no_folders_stay_behind(zookeeper: ZooKeeper, base: str) -> None:  # noq
         assert [name for name in client.get_children(f"{base}/d") if "-" not in name] == ["u"]
         assert other.release(path("d/u")) == 1
         assert client.get_children(base) == []
-
-
-def test_a_release_leaves_the_parents_of_a_request_granted_meanwhile(
-    zookeeper: ZooKeeper,  # noqa: F811
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    """The scan had passed the other partition before the request. The table then seemed not to be
-    needed, and another client could lock it beside the locked partition."""
-    uri = f"zookeeper://{zookeeper.hosts}/tests/{uuid.uuid4().hex}"
-    both = [exclusive("d/t/p=1"), exclusive("d/t/p=2")]
-    with open_manager(uri, name="one") as one, open_manager(uri, name="one") as late:
-        backend = late._backend
-        assert isinstance(backend, ZooKeeperQueues)
-        list_children = backend.client.list_children
-        with one.hold(both):  # the folders stay
-            last = [lock.request.path for lock in backend.scan(path("d/t"))][1]
-
-        def take_before_last(folders: Sequence[str]) -> list[list[str]]:
-            if folders[0] == backend.folders.of(last) and not one.locks():
-                one.hold(both, explicit=True)
-            return list_children(folders)
-
-        monkeypatch.setattr(backend.client, "list_children", take_before_last)
-        assert late.release(last) == 1
-        assert [str(lock.request.path) for lock in one.locks()][:2] == ["d", "d/t"]
 
 
 def test_the_lost_reply_to_a_release_is_no_error(zookeeper: ZooKeeper, base: str) -> None:  # noqa: F811
@@ -296,21 +227,6 @@ def test_a_holder_that_is_cut_off_is_told_before_others_get_its_lock(
             with pytest.raises(LockLost):
                 held.check()
         manager.close()
-
-
-def test_an_ended_session_tells_its_holder(zookeeper: ZooKeeper) -> None:  # noqa: F811
-    with open_manager(f"zookeeper://{zookeeper.hosts}/tests/{uuid.uuid4().hex}") as manager:
-        held = manager.hold([exclusive("d/t")])
-        client = client_of(manager)
-        thief = KazooClient(zookeeper.hosts, client_id=client.client_id)
-        thief.start()
-        thief.stop()
-        thief.close()
-        assert poll(lambda: held.lost, WITHIN_S * 1000)
-        with pytest.raises(LockLost):
-            held.check()
-        with manager.hold([exclusive("d/t")], waiting=PATIENT) as again:
-            again.check()
 
 
 def test_a_number_that_has_run_over_is_refused(zookeeper: ZooKeeper, base: str) -> None:  # noqa: F811

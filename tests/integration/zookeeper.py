@@ -79,7 +79,7 @@ class ZooKeeper:
         java = find_java_home() / "bin" / "java"
         # Of Netty's there are two versions, and TLS takes the newer one.
         jars = [jar for jar in fetch() if not jar.name.startswith("netty-all-")]
-        command = [java, *JAVA, "-cp", ":".join(map(str, jars)), MAIN, configuration]
+        command = [str(java), *JAVA, "-cp", ":".join(map(str, jars)), MAIN, str(configuration)]
         with (self._folder / "log").open("ab") as log:
             self._process = subprocess.Popen(command, stdout=log, stderr=log)
         self._wait()

@@ -30,19 +30,6 @@ def test_a_value_that_looks_like_a_marker_is_not_one() -> None:
     assert cells.compact_cell(state) == state
 
 
-def test_a_delete_column_marker_takes_the_place_of_those_below_it() -> None:
-    state = cells.delete_exact(cells.delete_exact(b"", 10), 20)
-    assert cells.delete(state, 20) == cells.delete(b"", 20)
-
-
-def test_a_time_range_counts_only_its_own_versions() -> None:
-    state = b""
-    for time in (10, 20, 30):
-        state = cells.put_version(state, time, b"%d" % time, 3)
-    assert cells.versions(state, limit=1, until=30) == [Cell(b"20", 20)]
-    assert cells.versions(state, since=20, until=21) == [Cell(b"20", 20)]
-
-
 def test_a_version_with_a_ttl_of_its_own_uncovers_what_it_hid() -> None:
     """As in HBase, where an expired cell counts for nothing: neither for reads nor for limits."""
     old = cells.put_version(b"", 10, b"old", 2)

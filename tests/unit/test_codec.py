@@ -23,7 +23,6 @@ from txn.protocol.codec import Buffer, Plan, decode_buffer, decode_plan, encode_
 from txn.protocol.context import Context
 from txn.protocol.locks import NAMED, FencedLock, holder_of, read_lock
 from txn.protocol.row import FREE, is_row_key, make_row_key, new_row_key
-from txn.protocol.statuses import Status
 from txn.request import Request, lock_request
 from txn.stores.base import Store
 from txn.testing.counting import CountingStore
@@ -144,22 +143,6 @@ def row_of(**cells: tuple[bytes, int]) -> Row:
         name: row_module.column(b"txn", ROW_KEY, name.replace("__", ".").encode()) for name in cells
     }
     return Row(ROW_KEY, {keys[name]: Cell(*cell) for name, cell in cells.items()})
-
-
-def test_a_row_is_decoded_as_a_whole() -> None:
-    buffer, plan = Buffer(Request((Delete(Key("a", "d", "x", "t")),)), 9), Plan(5, (3,))
-    cells = row_of(
-        status=(b"2-ASSERTED", 7),
-        buffer=(encode_buffer(buffer.request, buffer.lock_ttl_ms), 3),
-        plan=(encode_plan(plan), 7),
-        reason=(b"because", 8),
-        beat=(b"", 9),
-    )
-    cells.cells[row_module.column(b"txn", ROW_KEY, b"at.0-WRITTEN")] = Cell(b"", 3)
-    row = row_module.decode_row(cells)
-    assert (row.status, row.status_at, row.buffer, row.plan) == (Status.ASSERTED, 7, buffer, plan)
-    assert (row.reason, row.heartbeat, row.newest, row.corrupt) == ("because", 9, 9, None)
-    assert row.began == {Status.WRITTEN: 3}
 
 
 def test_an_absent_row_has_nothing_and_a_damaged_one_says_what_is_damaged() -> None:

@@ -12,7 +12,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from tests.unit.fake_region_server import encode_cell
-from tests.unit.worlds import STEP_ALONE, TABLE, World, after_status, stopped_at
+from tests.unit.worlds import STEP_ALONE, TABLE, World, after_status
 from txn.client.engine import Engine
 from txn.errors import ConflictError, NotApplied, TableUnavailable, TxnError
 from txn.model import Edit, Family, Key, Mutation
@@ -147,15 +147,6 @@ def test_free_rows_are_read_once(protocol: ProtocolName) -> None:
     assert scan(engine) == [(row, b"1", b"1", b"1") for row in ROWS]
     assert "read" not in calls
     assert store.pages == 4
-
-
-def test_a_decided_value_is_seen_before_it_is_put() -> None:
-    world = make_world("six-phase")
-    world.engine.commit([Mutation(Key(row, *COLUMNS[0], TABLE), b"1") for row in ROWS])
-    stopped_at(world, Status.ASSERTED, Key(b"b", *COLUMNS[1], TABLE))
-    expected = [(row, b"1", b"2" if row == b"b" else None, None) for row in ROWS]
-    assert scan(open_by_columns(world)) == expected
-    assert scan(open_by_columns(world), start=b"b", stop=b"d") == expected[1:4]
 
 
 def test_a_failing_store_is_asked_again() -> None:

@@ -13,9 +13,8 @@ from txn.model import Delete, Edit, Key, Mutation
 from txn.protocol.protocols import protocol_key
 from txn.protocol.statuses import ProtocolName, Status
 from txn.request import Outcome
-from txn.testing.counting import CountingStore
 
-pytestmark = [pytest.mark.fast, pytest.mark.usefixtures("rows_for_all")]
+pytestmark = pytest.mark.usefixtures("rows_for_all")
 
 DAY_MS = 24 * 3_600_000
 OTHER: dict[ProtocolName, ProtocolName] = {"six-phase": "fenced", "fenced": "six-phase"}
@@ -118,17 +117,6 @@ def test_somebody_else_may_be_first() -> None:
     world.store.write([Edit(protocol_key(b"txn"), b"later", world.clock.wall_ms() + 1)])
     with pytest.raises(InvalidRequestError, match="another client"):
         convert(world.engine.context, "six-phase")
-
-
-def test_a_store_that_cannot_do_it_is_refused() -> None:
-
-    world = World()
-    narrow = CountingStore(world.store)
-    narrow.features = frozenset({"describe"})
-    world.engine = world.client(narrow)  # type: ignore[arg-type]
-    with pytest.raises(InvalidRequestError, match="Thrift 2 gateway can"):
-        convert(world.engine.context, "fenced")
-    assert world.value(protocol_key(b"txn")) == b"six-phase/2"
 
 
 @BOTH

@@ -18,9 +18,8 @@ from txn.client.connect import connect
 from txn.client.engine import Engine
 from txn.clock import ManualClock
 from txn.errors import AbortedError, InvalidRequestError, TxnError
-from txn.model import Edit, Family, Key, Mutation
+from txn.model import Family, Key, Mutation
 from txn.protocol.context import ClockTrust
-from txn.protocol.protocols import is_of_earlier_version, protocol_key
 from txn.protocol.row import child_key, name_database, parent_of, strip_database
 from txn.protocol.statuses import ProtocolName, Status
 from txn.spans import Span
@@ -174,21 +173,6 @@ def test_a_table_changes_hands_when_it_is_quiet(world: World) -> None:
     other.commit([Mutation(X, "3")])
     with pytest.raises(InvalidRequestError):
         world.client().commit([Mutation(X, "4")])
-
-
-def test_a_table_changes_hands_without_a_change_of_the_version(world: World) -> None:
-    """Clients of an earlier version may be at work on the other tables of the database. Only `txn
-    convert` asks whether they are stopped, and lets this version in."""
-    world.engine.ensure_table(TABLE, ["d"])
-    other = open_other(world)
-    name = protocol_key(b"t2")
-    world.store.write([Edit(name, other.context.rules.old_name, world.clock.wall_ms() + 1)])
-    world.clock.advance(1_000)
-    take_over(replace(other.context, store=world.store), TABLE)
-    assert find_databases(other.context, TABLE) == {b"t2"}
-    assert is_of_earlier_version(other.context)
-    with pytest.raises(InvalidRequestError, match="earlier version"):
-        open_other(world)
 
 
 def test_a_wrong_clock_takes_no_table_over(world: World) -> None:

@@ -46,10 +46,8 @@ STATEMENTS = [
      "S t1, S t1/p=1, S t2, S t2/p=3, X t2/p=3/q=c"),
     ("ALTER TABLE t1 RENAME TO t9", "X t1"),
     ("ALTER TABLE t1 ADD COLUMNS (a INT)", "X t1"),
-    ("ALTER TABLE t1 CHANGE COLUMN a b INT COMMENT 'x' AFTER c", "X t1"),
     ("ALTER TABLE t1 ADD PARTITION (p=3)", "S t1, X t1/p=3"),
     ("ALTER TABLE t1 DROP PARTITION (p=1)", "S t1, X t1/p=1"),
-    ("ALTER TABLE t1 TOUCH PARTITION (p=1)", "S t1, X t1/p=1"),
     ("ALTER TABLE t1 SET FILEFORMAT ORC", "S t1"),
     ("ALTER TABLE t1 PARTITION (p=1) CONCATENATE", "S t1, X t1/p=1"),
     ("DROP TABLE t1", "X t1"),
@@ -57,35 +55,24 @@ STATEMENTS = [
     ("INSERT INTO t2 PARTITION (p, q) SELECT 1, 2, 'a'", "X t2"),
     # a table without partitions: there is nothing smaller to lock
     ("ALTER TABLE plain SET FILEFORMAT ORC", "X plain"),
-    ("ALTER TABLE plain TOUCH", "X plain"),
     ("LOAD DATA INPATH '/x' INTO TABLE plain", "X plain"),
     # what defines and moves
     ("LOAD DATA LOCAL INPATH '/x' OVERWRITE INTO TABLE t1 PARTITION (p=1)", "S t1, X t1/p=1"),
     ("TRUNCATE TABLE t1 PARTITION (p=1)", "S t1, X t1/p=1"),
     ("MSCK REPAIR TABLE t1", "X t1"),
-    ("REPAIR TABLE t1", "X t1"),
     ("EXPORT TABLE t1 PARTITION (p=1) TO '/x'", "S t1, S t1/p=1"),
-    ("IMPORT EXTERNAL TABLE t1 PARTITION (p=1) FROM '/x'", "S t1, X t1/p=1"),
     ("CREATE TABLE n (a INT) PARTITIONED BY (p INT) STORED AS ORC", "X n"),
     ("CREATE TABLE n LIKE t1", "X n, S t1"),
-    ("CREATE TABLE n LIKE FILE ORC '/x'", "X n"),
-    ("CREATE TABLE n STORED AS ORC AS SELECT * FROM t1 WHERE p = 1", "X n, S t1, S t1/p=1"),
     ("CREATE TABLE IF NOT EXISTS n AS WITH t1 AS (SELECT 1) SELECT * FROM t1", "X n"),
     ("CREATE OR REPLACE VIEW n PARTITIONED ON (p) AS SELECT * FROM t1", f"X n, {ALL_T1}"),
     ("CREATE DATABASE IF NOT EXISTS d COMMENT 'x'", "X d"),
-    ("CREATE TEMPORARY FUNCTION f AS 'x'", ""),
     ("DROP VIEW v", "X v"),
-    ("DROP TABLE IF EXISTS other.t PURGE", "X other/t"),
-    ("ALTER DATABASE d SET OWNER USER u", "X d"),
     ("ALTER TABLE t1 ADD IF NOT EXISTS PARTITION (p=3) LOCATION '/x' PARTITION (p=4)",
      "S t1, X t1/p=3, X t1/p=4"),
     ("ALTER TABLE t2 DROP PARTITION (p=1, q > 'a')", "S t2, X t2/p=1"),
     ("ALTER TABLE t1 PARTITION (p=1) RENAME TO PARTITION (p=3)", "S t1, X t1/p=1, X t1/p=3"),
     ("ALTER TABLE t1 EXCHANGE PARTITION (p=1) WITH TABLE t2", "S t1, X t1/p=1, S t2, X t2/p=1"),
-    ("ALTER TABLE t1 PARTITION (p=1) SET SERDE 'x'", "S t1, X t1/p=1"),
-    ("ALTER TABLE t1 RENAME COLUMN a TO b", "X t1"),
     ("ALTER TABLE t1 PARTITION COLUMN (p STRING)", "X t1"),
-    ("ALTER TABLE t1 ARCHIVE PARTITION (p=1)", "S t1, X t1/p=1"),
     ("UPDATE t1 SET a = (SELECT MAX(b) FROM plain) WHERE p = 1", "S plain, X t1"),
     ("DELETE FROM plain WHERE a IN (SELECT a FROM t1 WHERE p = 2)", "X plain, S t1, S t1/p=2"),
     ("MERGE INTO plain USING v ON v.a = plain.a WHEN MATCHED THEN DELETE",
@@ -97,12 +84,9 @@ STATEMENTS = [
     ("SET hive.exec.dynamic.partition=true", ""),
     ("SHOW LOCKS t1 PARTITION (p=1) EXTENDED", ""),
     ("EXPLAIN LOCKS SELECT * FROM t1", ""),
-    ("EXPLAIN EXTENDED SELECT * FROM t1", ""),
     ("DESCRIBE FORMATTED t1", ""),
-    ("ADD JAR x.jar", ""),
     ("GRANT SELECT ON TABLE t1 TO USER u", ""),
     ("UNLOCK TABLE t1", ""),
-    ("VALUES (1, 2)", ""),
     ("-- nothing\n;;", ""),
     # inserts
     ("FROM plain INSERT INTO a SELECT x INSERT OVERWRITE TABLE t1 PARTITION (p=1) SELECT y",
@@ -111,26 +95,18 @@ STATEMENTS = [
      "X a, X b, S t2, S t2/p=2, S t2/p=2/q=a"),
     # queries: the partitions that they can read
     ("SELECT * FROM t1 WHERE 1 = t1.p AND (a > 3 AND b = 'x')", "S t1, S t1/p=1"),
-    ("SELECT * FROM t1 WHERE p = NULL", ALL_T1),
     ("SELECT * FROM t1 WHERE p IN (1, a)", ALL_T1),
-    ("SELECT a FROM t1 GROUP BY a HAVING p = 1", ALL_T1),
     ("SELECT * FROM v", "S t1, S t1/p=1, S v"),
     ("SELECT * FROM other.w", "S t1, S t1/p=1, S v, S other/w, S other/x"),
     ("SELECT * FROM plain JOIN t1 ON t1.a = plain.a AND t1.p = 1", "S plain, S t1, S t1/p=1"),
     ("SELECT * FROM t1 LEFT JOIN plain ON t1.p = 1", f"S plain, {ALL_T1}"),
     ("SELECT * FROM plain LEFT JOIN t1 ON t1.p = 1", "S plain, S t1, S t1/p=1"),
-    ("SELECT * FROM t1 RIGHT JOIN plain ON t1.p = 1", "S plain, S t1, S t1/p=1"),
-    ("SELECT * FROM plain RIGHT JOIN t1 ON t1.p = 1", f"S plain, {ALL_T1}"),
     ("SELECT * FROM plain FULL OUTER JOIN t1 ON t1.p = 1", f"S plain, {ALL_T1}"),
     ("SELECT * FROM plain LEFT SEMI JOIN t1 ON t1.p = 1", "S plain, S t1, S t1/p=1"),
     ("SELECT * FROM t1 LEFT ANTI JOIN plain ON t1.p = 1", f"S plain, {ALL_T1}"),
-    ("SELECT * FROM (t1 JOIN plain ON t1.p = 1)", "S plain, S t1, S t1/p=1"),
     ("SELECT * FROM t1 TABLESAMPLE (5 ROWS) z WHERE p = 1", ALL_T1),
     ("SELECT * FROM t1 PIVOT (SUM(a) FOR b IN (1 AS p)) WHERE p = 1", ALL_T1),
-    ("SELECT * FROM t1 AS z (p, a) WHERE p = 1", ALL_T1),
     ("SELECT * FROM plain LEFT SEMI JOIN t1 ON t1.a = plain.a WHERE p = 1", f"S plain, {ALL_T1}"),
-    ("SELECT * FROM t1 LEFT ANTI JOIN t2 ON t1.a = t2.a AND t2.p = 2 WHERE p = 1",
-     "S t1, S t1/p=1, S t2, S t2/p=2, S t2/p=2/q=a"),
     # the name of an expression is a table where it is not visible
     ("WITH t1 AS (SELECT * FROM t1 WHERE p = 1) SELECT * FROM t1", "S t1, S t1/p=1"),
     ("WITH b AS (SELECT * FROM a), a AS (SELECT 1) SELECT * FROM b", "S a"),
@@ -138,7 +114,6 @@ STATEMENTS = [
     ("WITH plain AS (SELECT 1) FROM plain INSERT INTO n SELECT *", "X n"),
     ("WITH RECURSIVE a AS (SELECT 1 UNION ALL SELECT * FROM a) SELECT * FROM a", ""),
     # a constant is a partition only where its type makes it certain
-    ("SELECT * FROM dated WHERE ds = DATE '2020-01-01'", "S dated, S dated/ds=2020-01-01"),
     ("SELECT * FROM t1 WHERE p = -1", "S t1, S t1/p=-1"),
     ("INSERT INTO named PARTITION (ds='') SELECT 1",
      "S named, X named/ds=__HIVE_DEFAULT_PARTITION__"),
@@ -148,50 +123,24 @@ STATEMENTS = [
     ("SELECT * FROM dated WHERE ds = '2020-01-01'", "S dated, S dated/ds=2020-01-01"),
     ("SELECT * FROM odd WHERE ds = 1", "S odd"),
     # what Spark and Hive accept
-    ("SELECT r'\\d' FROM t WHERE a RLIKE R'^x'", "S t"),
     ("INSERT OVERWRITE LOCAL DIRECTORY '/x' USING csv OPTIONS (a 'b') SELECT * FROM t", "S t"),
-    ("INSERT OVERWRITE DIRECTORY USING csv OPTIONS ('path'='/x') SELECT * FROM t", "S t"),
-    ("REFRESH '/x'", ""),
     ("CACHE LAZY TABLE c OPTIONS ('a' 'b') AS SELECT * FROM t", "S t"),
-    ("UNCACHE TABLE IF EXISTS t", ""),
-    ("CLEAR CACHE", ""),
-    ("INSERT WITH SCHEMA EVOLUTION INTO t SELECT * FROM u", "X t, S u"),
     ("CREATE MATERIALIZED VIEW v DISABLE REWRITE STORED AS ORC AS SELECT * FROM t", "S t, X v"),
-    ("ALTER MATERIALIZED VIEW v DISABLE REWRITE", "X v"),
-    ("DROP MATERIALIZED VIEW IF EXISTS v", "X v"),
-    ("SELECT * FROM t FOR SYSTEM_VERSION AS OF 3 WHERE p = 1", "S t"),
     ("SELECT * FROM t SYSTEM_VERSION AS OF 3 x JOIN u SYSTEM_TIME AS OF '2020'", "S t, S u"),
-    ("SELECT timestampdiff(DAY, a, b), timestampadd(DAY, 1, a) FROM t", "S t"),
-    ("ALTER TABLE t DEFAULT COLLATION UNICODE", "X t"),
-    ("FROM t MAP a, b USING 'cat' AS c, d", "S t"),
     ("FROM t REDUCE a ROW FORMAT DELIMITED FIELDS TERMINATED BY ',' USING 'cat' AS c", "S t"),
     ("INSERT OVERWRITE DIRECTORY '/x' USING parquet WITH a AS (TABLE t) FROM a", "S t"),
-    ("FROM (FROM t MAP (a, b) USING 'cat' AS c CLUSTER BY c) m INSERT OVERWRITE TABLE "
-     "n REDUCE m.c USING 'x' AS (e STRING)", "X n, S t"),
-    ("CREATE TABLE n USING parquet SELECT * FROM t", "X n, S t"),
     ("COMMENT ON TABLE t IS 'x'", "X t"),
     # what is temporary needs no lock on its name
     ("CREATE TEMPORARY VIEW v AS SELECT * FROM t", "S t"),
     ("CREATE OR REPLACE GLOBAL TEMP VIEW v (a) COMMENT 'x' AS SELECT a FROM t", "S t"),
-    ("CREATE TEMP VIEW v USING parquet OPTIONS (path '/x')", ""),
     ("CREATE TEMPORARY TABLE v (a INT) STORED AS ORC", ""),
-    ("CREATE TEMPORARY TABLE v LIKE t", "S t"),
     # a session variable needs what its value reads
     ("SET VAR x = (SELECT max(a) FROM t)", "S t"),
     ("SET VARIABLE (x, y) = (SELECT a, b FROM t), z = DEFAULT", "S t"),
     ("DECLARE OR REPLACE x, y INT DEFAULT (SELECT max(a) FROM t)", "S t"),
-    ("DECLARE VARIABLE x = 3", ""),
     # other forms
-    ("ALTER MATERIALIZED VIEW v2 REBUILD", "X v2"),
     ("ANALYZE TABLE t PARTITION (p=1) COMPUTE STATISTICS FOR COLUMNS a, b", "S t, X t/p=1"),
     ("CREATE TEMPORARY FUNCTION f AS 'x' USING JAR 'y', FILE 'z'", ""),
-    ("ALTER TABLE t CHANGE COLUMN a b STRUCT<x: ARRAY<INT>, y: DECIMAL(3, 1)> COMMENT 'x' AFTER c",
-     "X t"),
-    ("ALTER TABLE t SET LOCATION '/x'", "X t"),
-    ("MSCK REPAIR TABLE t SYNC PARTITIONS", "X t"),
-    ("ALTER VIEW v2 SET TBLPROPERTIES ('a'='b')", "X v2"),
-    ("DELETE FROM t WHERE a = 1", "X t"),
-    ("ALTER TABLE t ADD COLUMNS (a INT) CASCADE", "X t"),
 ]  # fmt: skip
 ENDLESS = ("SET hive", "SHOW", "DESCRIBE", "ADD JAR", "GRANT")  # of which the rest does not matter
 
@@ -206,8 +155,7 @@ def locks(sql: str, catalog: Catalog | None = None) -> str:
 def test_a_statement_locks_what_it_needs_and_is_read_to_its_last_word(
     sql: str, expected: str
 ) -> None:
-    """One lock too few, and a job reads half of what another one is writing. A word behind the
-    statement may be the name of another table."""
+    """A word behind the statement may be the name of another table."""
     assert locks(sql, CATALOG) == expected
     if not sql.startswith(ENDLESS):
         for junk in ("FROBNICATE other", ") other", "{other}", ", other x y z"):
@@ -221,27 +169,22 @@ def test_a_statement_locks_what_it_needs_and_is_read_to_its_last_word(
         "SELECT * FROM t1 WHERE 'open",
         "SELECT * FROM ${table}",
         "SELECT * FROM IDENTIFIER('t1')",
-        "DROP TABLE t1, t2",
         "SELECT * FROM f(TABLE(t1))",
-        "SELECT * FROM plain LATERAL VIEW f(TABLE(t1)) e",
         "SELECT * FROM noop(ON t1 PARTITION BY p)",
         "CALL f('t1')",
         "SELECT * FROM far.away.t1",
         "ALTER INDEX i ON t1 REBUILD",
         "SELECT * FROM loop",
         "SELECT * FROM parquet.`/path`",
-        "SELECT * FROM parquet.`data`",
         "TRUNCATE TABLE delta.`/path`",
         "SELECT * FROM global_temp.v",
         "SELECT * FROM STREAM t",
         "SET CATALOG other",
-        "SET PATH = other",
         "SELECT * FROM t -- \\\n WHERE p = 1",
         "SELECT * FROM t@x",
         "SELECT * FROM t |> WHERE p = 1",
         "EXECUTE IMMEDIATE 'TRUNCATE TABLE t'",
         "BEGIN SELECT 1; END",
-        "SELECT * FROM libsvm.`x`",
         "INSERT INTO TABLE FUNCTION f() SELECT 1",
         "INSERT INTO t1 PARTITION (p=(SELECT 1)) SELECT 2; TRUNCATE TABLE t1 PARTITION (p=(1))",
         "SELECT " + "(" * 3000 + "1" + ")" * 3000,
@@ -254,25 +197,10 @@ def test_what_is_not_understood_is_an_error(sql: str) -> None:
         requests(sql, None, CATALOG)
 
 
-@pytest.mark.parametrize(
-    ("sql", "said"),
-    [
-        ("SELECT 1; optimize\n  table t1", "statement='optimize table t1'"),
-        ("SELECT * FROM parquet.`x`", "='parquet/x'"),
-        ("SELECT * FROM global_temp.x", "='global_temp/x'"),
-    ],
-)
-def test_the_error_names_the_statement_or_the_path(sql: str, said: str) -> None:
-    with pytest.raises(InvalidRequestError, match=said):
-        requests(sql)
-
-
 NAMED = [
     "SELECT * FROM t_{}",
     "INSERT OVERWRITE TABLE t PARTITION (ds='{}') SELECT 1",
     "CREATE TABLE t_{} AS SELECT 1",
-    "DROP TABLE t_{}",
-    "LOAD DATA INPATH '/x' INTO TABLE t_{}",
     "USE d_{}",
     "LOCK TABLE t_{} SHARED",
     "SELECT 1 -- {}",
@@ -310,9 +238,7 @@ def test_names_get_the_database_of_the_settings_and_of_use() -> None:
     [
         ("'x'", "S t, X t/ds=x"),
         ("r'x'", "S t, X t/ds=x"),
-        ('"x"', "S t, X t/ds=x"),
         ("'\\u0041'", "X t"),
-        ("'a\\%'", "X t"),
         ("'a''b'", "X t"),
         ("'a' 'b'", "X t"),
         ("X'41'", "X t"),
@@ -371,7 +297,6 @@ KNOWN = Known(
         ("SELECT f(1)", "S t, S t/p=1"),
         ("SELECT plain(1), max(a), `lower`(b) FROM n", "S n"),
         ("SELECT * FROM n, LATERAL g(a)", "S n, S u"),
-        ("SELECT * FROM n LATERAL VIEW other.h(a) x", "S n, S other/w"),
         ("SELECT * FROM v", "S t, S t/p=1, S u, S v"),
         ("INSERT INTO n SELECT F(1)", "X n, S t, S t/p=1"),
         ("SET VAR x = f(1)", "S t, S t/p=1"),
@@ -390,7 +315,6 @@ def test_a_function_needs_what_its_body_reads(sql: str, expected: str) -> None:
         ("() RETURN (SELECT max(a) FROM t)", "S t"),
         ("(x INT DEFAULT 1) RETURNS INT COMMENT 'x' RETURN CASE x WHEN 1 THEN 2 END", ""),
         ("() RETURNS TABLE (v INT) LANGUAGE SQL READS SQL DATA RETURN SELECT v FROM t", "S t"),
-        ("() RETURNS TABLE RETURN WITH c AS (TABLE t) SELECT * FROM c", "S t"),
         ("(a INT DEFAULT 1 COMMENT 'x', b INT DEFAULT (SELECT 1 FROM t)) RETURN a", "S t"),
     ],
 )
@@ -455,7 +379,6 @@ def test_a_function_that_nobody_knows_is_refused(sql: str) -> None:
         ("SELECT a:b, s.`c`:b FROM t", {"b": 1}, "SELECT a:b, s.`c`:b FROM t"),
         ("SELECT :a", {"a": datetime(2020, 1, 1)}, "SELECT :a"),
         ("SELECT :a", {"a": float("nan")}, "SELECT :a"),
-        ("SELECT :a", {"a": [1]}, "SELECT :a"),
         ("SELECT :a", {"a": "it's"}, "SELECT '\\u0069\\u0074\\u0027\\u0073'"),
         ("SELECT :a", None, "SELECT :a"),
     ],
@@ -471,7 +394,6 @@ def test_a_marker_is_given_its_value(sql: str, args: Any, expected: str) -> None
         ("SELECT * FROM IDENTIFIER(:t)", {"t": "other.u"}, "S other/u"),
         ("SELECT * FROM IDENTIFIER(:d || '.u')", {"d": "`my base`"}, "S my base/u"),
         ("TRUNCATE TABLE IDENTIFIER(?)", ["u"], "X u"),
-        ("SELECT IDENTIFIER('max')(a) FROM u", None, "S u"),
         ("SELECT * FROM t WHERE p = :p", {"p": 1}, "S t, S t/p=1"),
         ("INSERT INTO n PARTITION (ds=:d) SELECT 1", {"d": "${x}"}, "X n"),
     ],
@@ -485,23 +407,12 @@ def test_names_and_partitions_come_from_the_values(sql: str, args: Any, expected
     [
         ("SELECT * FROM IDENTIFIER(:t)", None),
         ("SELECT * FROM IDENTIFIER(:t)", {"t": 7}),
-        ("SELECT * FROM IDENTIFIER(:t)", {"t": "u WHERE"}),
         ("SELECT * FROM IDENTIFIER(:t)", {"t": "it's"}),
         ("SELECT * FROM IDENTIFIER(lower(:t))", {"t": "u"}),
         ("SELECT ?; SELECT ?", [1]),
         ("SELECT 1", "x"),
-        ("SELECT 1", 7),
     ],
 )
 def test_values_that_give_no_certain_name_are_refused(sql: str, args: Any) -> None:
     with pytest.raises(InvalidRequestError):
         requests(bind_values(sql, args))
-
-
-def test_many_columns_are_read_in_one_go() -> None:
-    """However many there are: to try each way in which types may end took for ever."""
-    column = "a MAP<STRING, ARRAY<STRUCT<b: INT, c: ARRAY<INT>>>> NOT NULL COMMENT 'x'"
-    sql = f"ALTER TABLE t ADD COLUMNS {', '.join([column] * 100)}"
-    assert locks(sql) == "X t"
-    with pytest.raises(InvalidRequestError):
-        requests(f"{sql} FROBNICATE u")

@@ -30,7 +30,7 @@ from txn.model import (
 def test_text_and_what_is_like_bytes_become_bytes() -> None:
     assert Key("é", "d", "x", "t") == Key("é".encode(), b"d", b"x", b"t")
     assert Mutation(Key("a", "d", "x"), "90").value == b"90"
-    assert Key(bytearray(b"a"), memoryview(b"d"), b"x") == Key("a", "d", "x")
+    assert Key(bytearray(b"a"), memoryview(b"d"), b"x") == Key("a", "d", "x")  # type: ignore[arg-type]
 
 
 @pytest.mark.parametrize("part", [None, 7, 1.5, ["a"]])

@@ -50,18 +50,6 @@ def test_no_two_public_names_mean_different_things() -> None:
     assert sorted(TWINS.keys() - twice.keys()) == []
 
 
-def test_no_function_is_a_bare_participle() -> None:
-    """`settled` may be a thing, a question or a command; `is_settled` and `settle` are not."""
-    found = {
-        f"{place(path)}:{node.name}"
-        for path in MODULES
-        for node in list_functions(ast.parse(path.read_text()))
-        if node.name.islower()
-        and node.name.strip("_").split("_")[0].endswith("ed")  # HBase's own names are in camelCase
-    }
-    assert {name for name in found if name.partition(":")[2] not in NOUNS} == set()
-
-
 def test_names_use_the_words_of_the_field() -> None:
     """docs/architecture.md has the table; whoever knows Percolator or HBase needs no dictionary."""
     found = {
@@ -83,14 +71,6 @@ def list_names(tree: ast.Module) -> Iterator[str]:
                 yield name
 
 
-def list_functions(tree: ast.Module) -> Iterator[ast.FunctionDef]:
-    """Yield the functions of a module and the methods of its classes, but for properties."""
-    for node in tree.body:
-        for each in node.body if isinstance(node, ast.ClassDef) else [node]:
-            if isinstance(each, ast.FunctionDef) and not each.decorator_list:
-                yield each
-
-
 REPLACED = {
     *("watch", "chance", "beat", "gatherer", "lanes", "buckets", "unless", "together", "overtaken"),
     *("stand_aside", "blame", "pass_by", "units", "whole_of", "part_key", "Wanted", "Met", "Told"),
@@ -103,10 +83,6 @@ OF_OTHERS = {
     ("txn/metrics", "buckets"),  # of a histogram
     ("recovery/commands/common", "units"),  # of sizes and durations
 }
-
-NOUNS = {"_seen_text", "created_ms", "served_store", "stored_rows", "locked_sql"}
-NOUNS |= {"quoted", "shared"}
-"""Names of things, and public ones."""
 
 BOTH = "the same for each of HBase's two services"
 TWINS = {

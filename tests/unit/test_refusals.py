@@ -60,8 +60,7 @@ def test_it_is_told_at_once_and_leaves_nothing(protocol: ProtocolName) -> None:
 @PROTOCOLS
 def test_others_of_a_batch_go_on(protocol: ProtocolName) -> None:
     world = Refusing(protocol)
-    requests = [([Mutation(key, b"1")], []) for key in (X, Z, Y)]
-    results = world.engine.commit_many(requests)
+    results = world.engine.commit_many([([Mutation(key, b"1")], []) for key in (X, Z, Y)])
     assert [type(each) for each in results] == [Committed, AbortedError, Committed]
     assert (world.value(X), world.value(Y), world.value(Z)) == (b"1", b"1", None)
 
@@ -112,19 +111,6 @@ def test_without_the_transaction_table_nothing_was_committed(protocol: ProtocolN
     world.faults.plan = refuse
     with pytest.raises(NotApplied, match="nothing was committed: the table refuses it"):
         world.engine.commit([Mutation(X, b"1"), Mutation(Y, b"1")])
-
-
-@PROTOCOLS
-def test_a_read_that_a_table_refuses_has_written_nothing(protocol: ProtocolName) -> None:
-    world = Refusing(protocol)
-
-    def refuse(call: Call) -> Fault:
-        raise TableUnavailable("the table refuses it", CLOSED)
-
-    world.faults.plan = refuse
-    with pytest.raises(TableUnavailable) as caught:
-        world.engine.read([Z])
-    assert (caught.value.written, TableUnavailable.written) == ("no", "unknown")
 
 
 @pytest.mark.parametrize(

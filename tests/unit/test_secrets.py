@@ -24,8 +24,8 @@ from txn.stores.hbase.native import target
 from txn.stores.options import HARMLESS, hide_login, split_uri
 
 PLACES = ("zk:21x", "zk1:2181,zk2", "[::1]:2181")
-PASSWORDS = ("SECRET", "1/SECRET", "1?SECRET", "1?a=SECRET", "1#SECRET", "S@SECRET/SECRET")
-PASSWORDS += ("1/?#SECRET", "SECRET?a=b", "?SECRET")
+PASSWORDS = ["SECRET", "1/SECRET", "1?SECRET", "1?a=SECRET", "1#SECRET", "S@SECRET/SECRET"]
+PASSWORDS += ["1/?#SECRET", "SECRET?a=b", "?SECRET"]
 SCHEMES = ("zookeeper", "hbase", "hbase+thrift2", "txn", "embedded", "hbaze")
 LOGINS = [
     f"{begin}u:{password}@{place}/b"

@@ -11,20 +11,13 @@ from typing import Any
 import pytest
 
 from txn.clock import ManualClock
-from txn.errors import MaybeApplied, TableUnavailable
+from txn.errors import TableUnavailable
 from txn.model import Key
 from txn.stores.hbase.native.items import ReadRow
-from txn.stores.hbase.native.sharing import SharedRead, SharedReads
+from txn.stores.hbase.native.sharing import SharedReads
 
 PATIENCE_S = 60
 TIMEOUT_MS = 30_000
-
-
-def queued(name: str, due_ms: int) -> SharedRead:
-    read = SharedRead(row(name), due_ms)
-    read.news = threading.Lock()
-    read.news.acquire()
-    return read
 
 
 def row(name: str) -> list[ReadRow]:
@@ -117,17 +110,6 @@ def test_each_is_told_what_is_wrong_with_its_own() -> None:
     assert slow.calls[4:] == [[b"bad"]]
 
 
-def test_a_read_that_is_made_again_alone_has_no_more_time_for_it() -> None:
-    slow = Slow()
-    slow.fails = lambda rows: MaybeApplied("refused") if len(rows) > 1 else None
-    with ThreadPoolExecutor(3) as pool:
-        done = slow.begin(pool, "a", "b", "c")
-        slow.clock.sleep_ms(1_000)
-        slow.let_all()
-        assert [each.result(PATIENCE_S) for each in done] == [[b"a"], [b"b"], [b"c"]]
-    assert slow.dues == [TIMEOUT_MS, 2_000, TIMEOUT_MS, TIMEOUT_MS]
-
-
 def test_who_reads_for_all_does_not_wait_for_anothers_region() -> None:
     """It may hold locks; a region that moves is away for seconds."""
     slow = Slow()
@@ -155,8 +137,7 @@ def test_who_waits_too_long_reads_by_itself(monkeypatch: pytest.MonkeyPatch) -> 
 
 
 def test_who_finds_a_read_that_takes_long_does_not_wait_for_it() -> None:
-    """One stuck read must not cost every later one its patience; those that come meanwhile gather
-    behind the latest."""
+    """Those that come meanwhile gather behind the latest."""
     slow = Slow()
     with ThreadPoolExecutor(4) as pool:
         (stuck,) = slow.begin(pool, "stuck")
@@ -169,22 +150,8 @@ def test_who_finds_a_read_that_takes_long_does_not_wait_for_it() -> None:
     assert slow.shared._reader is None
 
 
-def test_what_is_just_being_read_is_waited_for(monkeypatch: pytest.MonkeyPatch) -> None:
-    """To ask for it again would double the work of a server that is slow."""
-    monkeypatch.setattr("txn.stores.hbase.native.sharing.PATIENCE_MS", 0)
-    monkeypatch.setattr("txn.stores.hbase.native.sharing.TOGETHER_MS", PATIENCE_S * 1000)
-    slow = Slow()
-    in_a_party = queued("a", TIMEOUT_MS)
-    with ThreadPoolExecutor(1) as pool:
-        waiting = pool.submit(slow.shared._wait, in_a_party)
-        in_a_party.news.release()
-        waiting.result(PATIENCE_S)
-    assert not in_a_party.news.acquire(blocking=False), "it has waited for the news"
-
-
 def test_a_reader_that_is_interrupted_leaves_the_others_to_themselves() -> None:
-    """As by KeyboardInterrupt, which is no failure of a store: those that it was to read for read,
-    and whoever comes later is not kept waiting."""
+    """As by KeyboardInterrupt; whoever comes later is not kept waiting."""
     slow = Slow()
     slow.fails = lambda rows: KeyboardInterrupt() if len(rows) > 1 else None
     with ThreadPoolExecutor(3) as pool:
@@ -193,23 +160,6 @@ def test_a_reader_that_is_interrupted_leaves_the_others_to_themselves() -> None:
         assert first.result(PATIENCE_S) == [b"a"] and other.result(PATIENCE_S) == [b"c"]
         assert isinstance(reader.exception(PATIENCE_S), KeyboardInterrupt)
     assert slow.shared._reader is None and slow.read("d") == [b"d"]
-
-
-def test_one_that_is_called_as_it_gives_up_passes_the_call_on() -> None:
-    """It may be interrupted between being called and reading; nobody would ever read again."""
-    slow = Slow()
-    with ThreadPoolExecutor(2) as pool:
-        first, other = slow.begin(pool, "a", "c")
-        waiting = slow.shared._line[0]
-        gives_up = queued("b", waiting.due_ms)
-        slow.shared._line.insert(0, gives_up)
-        slow.go.release()
-        assert first.result(PATIENCE_S) == [b"a"]
-        assert slow.shared._reader is gives_up and gives_up.party == [gives_up, waiting]
-        slow.let_all()
-        slow.shared._leave(gives_up)
-        assert other.result(PATIENCE_S) == [b"c"]
-    assert slow.calls == [[b"a"], [b"c"]] and slow.shared._reader is None
 
 
 def test_a_child_waits_for_no_thread_of_its_parent() -> None:

@@ -10,7 +10,7 @@ import asyncio
 import importlib
 import inspect
 import math
-from collections.abc import AsyncIterator, Callable, Iterable, Iterator, Mapping
+from collections.abc import AsyncIterator, Iterable, Iterator, Mapping
 from concurrent.futures import Future
 from contextlib import AsyncExitStack
 from enum import Enum
@@ -21,7 +21,6 @@ from typing import Any, Union, get_args, get_origin, get_type_hints
 
 import pytest
 
-import recovery
 from recovery import Finding, InGrace, Kind
 from recovery.scan import whole_row
 from tests.unit.worlds import World, X, Y, stopped_at
@@ -38,7 +37,6 @@ from txn import (
     Some,
     TxnError,
 )
-from txn.errors import InvalidRequestError
 from txn.leases import open_leases
 from txn.leases.service import LeaseService
 from txn.locks import Mode, exclusive, path
@@ -279,31 +277,6 @@ def test_a_wrong_argument_is_refused_before_anything_is_written(name: str, tmp_p
             place.leases.force_drop_lease(())
         if place.list_stored() != before:
             place.close()
-            place = Place(tmp_path)
-    before: list[Any] = []
+            place, before = Place(tmp_path), []
     place.close()
     assert not wrong, "\n".join(wrong)
-
-
-def test_the_functions_of_recovery_are_documented_where_they_are_public() -> None:
-    page = (File(__file__).parents[2] / "docs" / "operations.md").read_text()
-    section = page[page.index("## From programs") :]
-    functions = [name for name in recovery.__all__ if inspect.isfunction(getattr(recovery, name))]
-    assert [name for name in functions if f"`{name}`" not in section] == []
-    assert [name for name in recovery.__all__ if not getattr(recovery, name).__doc__] == []
-
-
-@pytest.mark.parametrize(
-    ("call", "message"),
-    [
-        (lambda c: recovery.check(c, retention_ms=-1), "retention_ms must be int, from 0 .*=-1"),
-        (lambda c: recovery.convert(c, "x"), "wanted must be .*'fenced'.: wanted='x'"),
-        (lambda c: recovery.summary(c, "data"), r"tables must be Iterable\[bytes\]: tables='data'"),
-        (lambda c: recovery.purge_row(c, Row(b"r", bad)), r"seen must be Row: seen=Row"),
-    ],
-)
-def test_a_refusal_names_the_argument_and_what_it_may_be(
-    call: Callable[[Any], object], message: str
-) -> None:
-    with pytest.raises(InvalidRequestError, match=message):
-        call(World().engine.context)
