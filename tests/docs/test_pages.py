@@ -235,20 +235,6 @@ def test_a_module_that_lacks_its_extra_names_it(module: str, driver: str, extra:
     assert said.stderr.splitlines()[-1] == f"ModuleNotFoundError: {error}"
 
 
-@pytest.mark.fast
-def test_the_readme_can_be_read_in_one_go_and_names_targets_that_there_are() -> None:
-    """A screen and a half; the example is about twenty lines."""
-    text = README.read_text()
-    prose = re.sub(r"^```.*?^```", "", text, flags=re.MULTILINE | re.DOTALL)
-    words = [word for word in prose.split() if re.search(r"\w", word)]
-    assert len(text.splitlines()) < 130
-    assert len(words) < 800
-    assert len(EXAMPLE.splitlines()) <= 22
-    listed = subprocess.run(["make", "help"], cwd=ROOT, capture_output=True, text=True, check=True)
-    targets = {line.split()[1] for line in listed.stdout.splitlines()}
-    assert set(re.findall(r"\bmake ([a-z]+)\b", text)) <= targets
-
-
 def find_example(word: str) -> str:
     """The example about locks that has this word."""
     (found,) = (code for code in list_python(LOCKS) if word in code)

@@ -72,18 +72,6 @@ def test_the_first_look_of_the_operators_page_works(tmp_path: Path, run: Run) ->
     assert "clean" in done.stdout
 
 
-def test_the_document_of_the_operators_page_is_taken(uri: str, run: Run) -> None:
-    (document,) = re.findall(r"```json\n(.*?)```", OPERATIONS.read_text(), re.S)
-    assert run("table", "create", "stock", "d").returncode == 0
-    done = run("commit", "-", given=document)
-    assert done.returncode == 1
-    assert "assertion failed" in done.stderr
-    assert run("ls", "--json").stdout.count("7-ABORTED") == 1
-    assert "[failed]" in run("show", "transaction").stdout
-    shown = json.loads(run("show", "transaction", "--json").stdout)
-    assert shown["verdicts"] == ["not known", "failed", "not known"]  # the token's is the first
-
-
 def test_a_database_is_made_with_a_protocol_used_and_converted(uri: str, run: Run) -> None:
     """Every command does its work on a fenced database; what another asks for is refused."""
     made = run("init", "--protocol", "fenced")

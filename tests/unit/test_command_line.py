@@ -6,7 +6,6 @@ import json
 import logging
 import re
 import shlex
-import socket
 import sys
 import uuid
 from collections.abc import Callable, Iterator
@@ -20,14 +19,13 @@ import typer
 from typer.testing import CliRunner
 
 import txn
-from recovery.commands import app, completion, main
+from recovery.commands import app, main
 from recovery.commands.requests import parse_request
 from recovery.text import COMMANDS as TRANSLATED
 from recovery.text import error_text
 from tests.integration.commands import run_here
 from tests.unit.test_search import NOW_MS, Fetching, Rows
 from txn import Mutation, connect
-from txn.clock import SystemClock
 from txn.errors import ConflictError, InvalidRequestError, StoreError, TableUnavailable, deny
 from txn.locks import exclusive
 from txn.locks.opening import open_manager
@@ -66,21 +64,6 @@ def test_the_help_of_a_command_explains_it(name: str, monkeypatch: pytest.Monkey
     assert all(paragraph and "\n" not in paragraph for paragraph in paragraphs)
     assert [each.name for each in command.params if not each.help] == []
     assert [opt for each in command.params for opt in each.opts if not opt.islower()] == []
-
-
-@pytest.mark.parametrize("name", ["", *COMMANDS])
-@pytest.mark.parametrize("columns", [60, 80])
-def test_help_cuts_nothing_in_a_narrow_terminal(
-    name: str, columns: int, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """Half the name of an option is of no use."""
-    monkeypatch.setenv("COLUMNS", str(columns))
-    words = [*name.split(), "--help"]
-    text = CliRunner().invoke(app, words, terminal_width=columns).output
-    options = [each for param in getattr(COMMANDS.get(name), "params", ()) for each in param.opts]
-    assert [each for each in options if each.startswith("-") and each not in text] == []
-    assert "…" not in text
-    assert max(map(len, text.splitlines())) <= columns
 
 
 def test_an_option_has_one_variable_and_a_variable_one_option() -> None:
@@ -135,19 +118,6 @@ def test_values_of_the_store_are_completed(
     with open_manager(uri) as manager:
         manager.hold([exclusive("d/t")], query="", explicit=True)
         assert complete("txn locks ls d/") == complete("txn locks release d/") == ["d/t"]
-
-
-def test_a_store_that_is_absent_or_silent_completes_nothing(
-    complete: Complete, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """A shell waits for it."""
-    monkeypatch.setattr(completion, "PATIENCE_S", 0.3)
-    clock = SystemClock()
-    with socket.create_server(("127.0.0.1", 0)) as silent:
-        began_ms = clock.monotonic_ms()
-        for store in ("embedded:///nix", f"txn://127.0.0.1:{silent.getsockname()[1]}", "nix"):
-            assert complete(f"txn show --store {store} ") == []
-    assert clock.monotonic_ms() - began_ms < 60_000
 
 
 @pytest.mark.parametrize(
@@ -297,12 +267,3 @@ def test_the_newest_transactions_are_as_many_rows(monkeypatch: pytest.MonkeyPatc
     done = CliRunner().invoke(app, ["ls", "--store", "memory://", "--limit", "2"])
     assert len(done.stdout.splitlines()) == 1 + 2  # a pipe gets lines of transactions alone
     assert done.stderr == "note: only the newest 2 transactions: --limit 0 shows all\n"
-
-
-def test_the_newest_transaction_is_one_row_of_each_bucket(monkeypatch: pytest.MonkeyPatch) -> None:
-    """And one cell of each, which tells that there is the bucket."""
-    opened = Opened(monkeypatch, 10)
-    assert opened.run("--limit", "1") == [opened.keys[0].decode()]
-    assert opened.store.rows == 2 * 10
-    assert len(opened.run("--limit", "30")) == 30
-    assert opened.store.rows == 2 * 10 + 29
