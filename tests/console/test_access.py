@@ -115,9 +115,7 @@ def test_from_elsewhere_looking_needs_the_token(strict: ServedConsole) -> None:
 def test_no_host_and_no_spelling_makes_a_page_another_one(
     host: str, path: str, strict: ServedConsole
 ) -> None:
-    """What is let in without a token is told by the path that is routed, and by nothing that a
-    visitor can write beside it: Starlette 1.0.0 takes the host unseen for a part of its URL, and
-    URLs are read without the tabs in them."""
+    """Starlette 1.0.0 takes the host unseen for a part of its URL."""
     opened = ask(f"{strict.url}{path}", headers={"Host": host})
     assert opened.status == (404 if path.startswith("/static/") else 401)
     written = post(f"{strict.url}/doctor", {}, {"Host": host, "Authorization": "x"})
@@ -125,7 +123,6 @@ def test_no_host_and_no_spelling_makes_a_page_another_one(
 
 
 def test_no_look_writes_anything(console: ServedConsole, store: str) -> None:
-    """A GET may come from anywhere: from a link in a letter, or a browser that looks ahead."""
     before = list_cells(store)
     for path in server.PAGES:
         assert ask(f"{console.url}{path}").status in {200, 400, 404}, path
@@ -203,8 +200,7 @@ def test_the_token_lets_in_by_itself_or_by_a_cookie(
 def test_a_header_that_is_not_the_token_lets_in_no_other_site(
     shown: str, console: ServedConsole, try_repair: Callable[..., Answer]
 ) -> None:
-    """A browser sends the header by itself where a proxy has asked for a password, and another
-    port of this machine is the same site, to which it sends the cookie as well."""
+    """A browser sends the header by itself where a proxy has asked for a password."""
     cookie = {"Authorization": shown, "Cookie": log_in(console).cookie}
     for site in ({"Sec-Fetch-Site": "same-site"}, {}):
         answer = try_repair({"Origin": "http://127.0.0.1:9"} | cookie | site)
@@ -266,7 +262,6 @@ def test_the_login_leads_to_no_other_site(way: str, console: ServedConsole) -> N
     ],
 )
 def test_every_answer_has_the_headers(path: str, status: int, console: ServedConsole) -> None:
-    """An error page without them would be the one to attack."""
     answer = ask(f"{console.url}{path}")
     assert answer.status == ask(f"{console.url}{path}", "HEAD").status == status
     assert answer.headers.items() >= ALWAYS

@@ -140,7 +140,6 @@ def test_an_error_ends_a_check_and_is_shown(
     monkeypatch: pytest.MonkeyPatch,
     caplog: pytest.LogCaptureFixture,
 ) -> None:
-    """The next one is free to begin; the log says why of what was not foreseen."""
     store.fault = NOT_APPLIED
     failed = run_check(jobs)
     assert failed.trouble and failed.ended_ms is not None
@@ -168,8 +167,7 @@ def test_an_error_ends_a_check_and_is_shown(
 def test_what_is_kept_of_a_check_is_bounded(
     facts: list[dict[str, object]], kept: int, jobs: Jobs, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """A store may be full of findings, and each may hold a value of ten megabytes: all of them are
-    counted, and the first are listed."""
+    """All findings are counted, and the first are listed."""
     found = (Finding(Kind.FOREIGN_CELL, facts=each) for each in facts)
     monkeypatch.setattr(jobs_module, "check", lambda *_, **__: found)
     report = run_check(jobs)
@@ -193,7 +191,6 @@ def test_a_repair_of_all_compacts_what_was_deleted(
 
 
 def test_a_repair_is_of_the_last_check_alone(jobs: Jobs) -> None:
-    """What a person has not seen is not repaired by a number."""
     report = run_check(jobs)
     for number in (0, 2, 99):
         with pytest.raises(InvalidRequestError, match="check again"):
@@ -204,7 +201,6 @@ def test_a_repair_is_of_the_last_check_alone(jobs: Jobs) -> None:
 def test_marked_findings_are_repaired_until_the_store_fails(
     store: StandingStore, context: Context
 ) -> None:
-    """Each keeps its own result, and what is left can be repaired again; the report stays."""
     for row in (b"one", b"two", b"three"):
         crash_engine(store, Status.LOCKED, [row])
     jobs = Jobs(context)
@@ -234,7 +230,6 @@ def test_marked_findings_are_repaired_until_the_store_fails(
 
 
 def test_a_transaction_is_judged_before_its_repair(store: StandingStore, jobs: Jobs) -> None:
-    """One within the grace may have a live owner, and there may be none at all."""
     row_key = crash_engine(store, Status.LOCKED, [b"one"])
     (kept,) = run_check(jobs).kept
     for given in (row_key, new_row_key(1, 1)):

@@ -99,7 +99,6 @@ def test_holders_and_those_who_wait_are_shown_at_their_objects(url: str) -> None
 
 
 def test_names_of_objects_are_shown_and_not_run(url: str, store: str) -> None:
-    """Whoever may take a lock chooses its name; an explicit lock is told from a session's."""
     with open_manager(store, name="new") as manager:
         manager.hold([shared(ODD)], explicit=True)
         shown = wait_for(f"{url}/locks", "stock .*<b>bold</b> .*day=<script>alert.*> State")
@@ -111,8 +110,7 @@ def test_names_of_objects_are_shown_and_not_run(url: str, store: str) -> None:
 def test_a_look_makes_no_table_of_locks_and_no_file_of_leases(
     serve: Serve, store: str, tmp_path: File
 ) -> None:
-    """Not even what a manager would make and note. Locks may be kept elsewhere than data; and a
-    mistyped path of leases is an error."""
+    """Not even what a manager would make and note."""
     uri = stock_up(tmp_path)
     before = list_cells(uri)
     url = serve(uri).url
@@ -136,7 +134,6 @@ def list_cells(uri: str) -> list[object]:
 
 
 def test_leases_are_shown_with_their_users_and_times(url: str) -> None:
-    """Who waits for a lease sees whose it is, and when it ends by itself."""
     shown = ask(f"{url}/leases").words
     assert "Until sales/orders/day=1 exclusive 1 ann 20" in shown
     assert "sales/rates shared 2 <i>bob</i> 20" in shown
@@ -154,7 +151,6 @@ def list_named(look: LockReader, most: int = 100) -> list[tuple[str, str, bool]]
 
 
 def test_a_look_sees_what_the_manager_sees(uri: str) -> None:
-    """Parents, partitions, explicit and implicit ones; and nothing where everybody has gone."""
     with open_manager(uri, name="ann") as manager, open_lock_view(uri) as look:
         tree = make_tree(look.list_first(5))
         assert (tree.databases, tree.waiters, tree.total) == ([], [], 0)
@@ -165,7 +161,6 @@ def test_a_look_sees_what_the_manager_sees(uri: str) -> None:
 
 
 def test_zookeeper_is_looked_at_without_a_node_of_ours(zookeeper: ZooKeeper) -> None:  # noqa: F811
-    """Not even the base path is made; what a manager holds there is seen."""
     uri = f"zookeeper://{zookeeper.hosts}/console/looks"
     with open_lock_view(uri) as look:
         assert list_named(look) == []
@@ -190,7 +185,6 @@ def test_zookeeper_is_looked_at_without_a_node_of_ours(zookeeper: ZooKeeper) -> 
     ],
 )
 def test_who_waits_for_whom_follows_from_the_line(line: str, waits: dict[str, str]) -> None:
-    """By the rules by which the locks themselves are granted."""
     modes = {"S": Mode.SHARED, "X": Mode.EXCLUSIVE}
     locks = []
     for name, mode in (each.split(":") for each in line.split()):

@@ -74,7 +74,6 @@ def run_check(url: str, **form: str) -> str:
 
 
 def test_from_the_banner_to_a_clean_store(url: str, browse: Browse, picture: Picture) -> None:
-    """It is on each page until nothing is left; and what was done stays on the page of fsck."""
     page = browse(f"{url}/")
     banner = page.get_by_role("region", name="Left by dead clients")
     expect(banner).to_contain_text("3 left by dead clients, oldest 10 min")
@@ -115,7 +114,6 @@ def test_from_the_banner_to_a_clean_store(url: str, browse: Browse, picture: Pic
 def test_a_transaction_is_repaired_from_its_own_page(
     url: str, browse: Browse, picture: Picture
 ) -> None:
-    """It says what would be done, and then what was done; the others stay as they are."""
     page = browse(f"{url}/transactions?status=2-ASSERTED")
     page.get_by_role("region", name="Transactions").locator("tbody a").first.click()
     address = page.url
@@ -134,7 +132,6 @@ def test_a_transaction_is_repaired_from_its_own_page(
 
 
 def test_marked_transactions_are_repaired_together(url: str, browse: Browse) -> None:
-    """With the keyboard alone; only what waits for a person has a color."""
     page = browse(f"{url}/transactions")
     rows = page.get_by_role("region", name="Transactions").locator("tbody tr")
     expect(rows).to_have_count(4)
@@ -176,13 +173,11 @@ def test_marked_transactions_are_repaired_together(url: str, browse: Browse) -> 
 def test_what_was_not_marked_or_is_not_known_is_not_repaired(
     query: str, words: str, url: str
 ) -> None:
-    """The button beside it repairs all; and a page may have been open for days."""
     answer = ask(f"{url}/fsck/repair?{query}")
     assert (answer.status, words in answer.words) == (400, True)
 
 
 def test_what_is_over_is_left_out_of_what_was_marked(url: str) -> None:
-    """A page may be old when its button is pressed."""
     ids = re.findall(r'/transaction\?id=([^"]+)', ask(f"{url}/transactions").body)
     assert len(ids) == 4
     body = ask(f"{url}/fsck/repair?{'&'.join(f'id={each}' for each in ids)}").body
@@ -193,7 +188,6 @@ def test_what_is_over_is_left_out_of_what_was_marked(url: str) -> None:
 
 
 def test_what_is_young_is_told_and_left_alone(url: str, store: Store) -> None:
-    """A client may be at work: no repair is offered for it."""
     crash_engine(store, Status.LOCKED, (b"young",))
     shown = run_check(url, grace="1d")
     assert "Unfinished and ignored: 3 undecided, 1 decided." in shown
@@ -201,8 +195,7 @@ def test_what_is_young_is_told_and_left_alone(url: str, store: Store) -> None:
 
 
 def test_hostile_keys_are_shown_and_not_run(url: str, store: Store, browse: Browse) -> None:
-    """Keys and values are anybody's bytes; a page that ran them would do what their writer wants
-    with the rights of whoever looks. What only a person can judge has no repair."""
+    """Keys and values are anybody's bytes."""
     left = crash_engine(store, Status.LOCKED, HOSTILE)
     edits = [Edit(Key(row, "d", "x_lock", "stock"), b"<b>mine</b>\xff", 5) for row in HOSTILE]
     store.write(edits)
@@ -227,7 +220,6 @@ def test_hostile_keys_are_shown_and_not_run(url: str, store: Store, browse: Brow
 
 
 def test_who_waits_for_whom_is_shown_as_a_tree(url: str, store: Store) -> None:
-    """From the one that holds up all others, which may be dead."""
     now_ms = SystemClock().wall_ms()
     first, second, third, gone = (new_row_key(now_ms, at) for at in (0, 1, 2, 9))
     for row_key, rows in ((first, (b"a", b"k")), (second, (b"k",)), (third, (b"l",))):
@@ -248,7 +240,6 @@ def test_who_waits_for_whom_is_shown_as_a_tree(url: str, store: Store) -> None:
 
 
 def test_what_the_doctor_says_is_shown_and_kept(url: str) -> None:
-    """Each verdict with how to mend it, and a table that is not there is one of them."""
     assert "log in to run it" in ask(f"{url}/doctor").words
     for tables, verdict in (("stock absent", "table absent"), ("stock <b>", "table <b>")):
         assert post(f"{url}/doctor", {"tables": tables}, BEARER).status == 303

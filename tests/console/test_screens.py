@@ -177,8 +177,7 @@ def test_every_page_is_accessible_and_fits_its_screen(
 def test_a_person_logs_in_and_out_from_elsewhere_without_tls(
     console: ServedConsole, browse: Browse
 ) -> None:
-    """There a browser sends no `Sec-Fetch-Site`, and names the origin of a form only where the
-    policy of its page lets it."""
+    """There a browser sends no `Sec-Fetch-Site`."""
     page = browse(f"{console.url.replace(HERE, NAMED)}/locks", allowed=UNTRUSTED)
     page.get_by_label("Token").fill(console.token or "")
     page.get_by_role("main").get_by_role("button", name="Log in").click()
@@ -188,8 +187,7 @@ def test_a_person_logs_in_and_out_from_elsewhere_without_tls(
 
 
 def test_an_answer_has_one_event_and_ends(console: ServedConsole) -> None:
-    """A connection that stays open is one that the browser's other tabs do not have. Nothing more
-    is sent to who has logged out, or whose twelve hours are over: each is asked for anew."""
+    """An open connection is one that the browser's other tabs do not have."""
     answer = ask(f"{console.url}/live/leases")
     assert answer.headers["content-type"].startswith("text/event-stream")
     assert "event: part" in answer.body

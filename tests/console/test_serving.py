@@ -61,7 +61,6 @@ def reach(url: str) -> socket.socket:
 def test_connections_that_ask_nothing_keep_nobody_out(
     begun: bytes, context: Context, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """A hundred of them, silent for ever, and nobody else was answered any more."""
     monkeypatch.setattr(server, "REQUEST_S", SHORT_S)
     with serve_here(context) as url, ExitStack() as ends:
         silent = [ends.enter_context(reach(url)) for _ in range(server.MOST_AT_ONCE)]
@@ -95,8 +94,6 @@ def test_a_form_that_does_not_come_is_not_waited_for(
 def test_an_answer_about_a_fault_has_the_headers(
     context: Context, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """A page that fails is the one whose text is least expected."""
-
     def fail(request: Request) -> dict[str, str]:
         raise ZeroDivisionError
 
@@ -108,7 +105,6 @@ def test_an_answer_about_a_fault_has_the_headers(
 
 
 def test_a_console_with_a_certificate_speaks_tls(serve: Serve, store: str) -> None:
-    """The address says so, and what the browser trusts is what it is shown."""
     shown = ("--tls-cert", str(TLS / "certificate.pem"), "--tls-key", str(TLS / "key.pem"))
     url = serve(store, *shown).url.replace("127.0.0.1", "localhost")
     assert url.startswith("https://")
@@ -124,7 +120,6 @@ def test_to_be_seen_from_elsewhere_a_console_needs_a_token_of_its_own(store: str
 
 
 def test_prometheus_is_told_what_is_unfinished(serve: Serve, store: str) -> None:
-    """What an alert is made of; each metric has its line in the documentation."""
     crash_client(store, Status.ASSERTED, [b"pears"])
     url = f"{serve(store).url}/metrics"
     wait_for(url, "oldest_unfinished")  # it begins to look with the first visit

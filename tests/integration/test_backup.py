@@ -80,8 +80,6 @@ def test_a_backup_beside_writers_is_of_one_instant(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("when", ["copying bytes", "checking entries"])
 def test_an_interrupted_or_killed_backup_leaves_none(store: str, tmp_path: Path, when: str) -> None:
-    """An operator who finds the folder may rely on it."""
-
     def interrupt(step: str, done: int, total: int) -> None:
         if step == when:
             raise KeyboardInterrupt
@@ -155,14 +153,12 @@ def test_a_copy_whose_entries_are_missing_is_found(store: str, tmp_path: Path) -
     ],
 )
 def test_other_stores_are_told_what_to_use(uri: str, words: str, tmp_path: Path) -> None:
-    """Nobody should believe that there is a backup."""
     with pytest.raises(InvalidRequestError, match=words):
         backup(uri, tmp_path / "copy")
     assert os.listdir(tmp_path) == []
 
 
 def test_a_backup_replaces_nothing(store: str, tmp_path: Path) -> None:
-    """Neither an older backup nor anything else."""
     (tmp_path / "full").mkdir()
     (tmp_path / "full" / "letter").touch()
     (tmp_path / "file").touch()

@@ -73,7 +73,6 @@ def folder(tmp_path: Path) -> Iterator[Path]:
 def test_cluster_is_started_seen_stopped_and_finds_its_data_again(
     folder: Path, hbase: HBase
 ) -> None:
-    """The one that the other tests share runs beside it, and stays as it is."""
     done = txn("start", "--data", folder, "--json", "--java-option", QUICK_JAVA)
     assert done.returncode == 0, done.stderr
     started = document(done)
@@ -122,8 +121,7 @@ def hurt_a_gateway_and_stop(cluster: Cluster) -> None:
 
 
 def test_servers_listen_on_this_machine_only_and_have_the_mark_of_this_run(hbase: HBase) -> None:
-    """Whoever starts one for a test must not offer a database without a password to the network.
-    What the tests leave running is found by a variable that their processes inherit."""
+    """No database without a password may be offered to the network."""
     if hbase.cluster is None:
         return  # it is somebody else's, and so is where it listens
     for process in hbase.cluster.processes.values():

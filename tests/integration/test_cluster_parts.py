@@ -97,8 +97,7 @@ def repository(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path
 
 
 def test_locks_name_each_jar_once_by_version_and_hash() -> None:
-    """All versions share the cache, in which a jar is known by its name. The last version of a
-    beginning is what that beginning means."""
+    """All versions share the cache, in which a jar is known by its name."""
     for version in HBASE_VERSIONS:
         jars = read_locked(version)
         assert set(find_roots(version)) <= {jar.coordinates for jar in jars}
@@ -212,7 +211,6 @@ def running(tmp_path: Path, code: str, mark: str = "mark") -> Process:
 
 
 def test_process_ends_when_asked_or_is_killed(tmp_path: Path) -> None:
-    """It gets the time to write down what it holds in memory; and `stop` leaves nothing running."""
     process = running(tmp_path, "import time")
     assert end([process], SystemClock(), grace_ms=60_000) == []
     assert not process.is_alive
@@ -267,15 +265,6 @@ def test_probe_takes_silence_and_nonsense_for_a_no(repository: Path) -> None:
     web = int(Path(os.environ["JGO_CONFIG_FILE"]).read_text().rpartition(":")[2])
     assert port_answers(web)
     assert not data_node_is_known(web)
-
-
-def test_docs_and_locks_speak_of_the_same_versions() -> None:
-    locks = {path.name: path for path in (ROOT / "txn/cluster").glob("jars-*.lock")}
-    assert {*locks} == {f"jars-{version}.lock" for version in HBASE_VERSIONS}
-    for version in HBASE_VERSIONS:
-        said = f"HBase {version}; written by `python -m txn.cluster.jars {version}`."
-        assert said in locks[f"jars-{version}.lock"].read_text().splitlines()[0]
-        assert version in (ROOT / "docs" / "hbase.md").read_text()
 
 
 @pytest.mark.parametrize("name", ["2.7", "2.6.10", "2.", "6.1", "two"])
@@ -339,7 +328,6 @@ def test_tests_start_the_image_as_it_starts_itself() -> None:
 
 
 def test_services_build_from_what_exists_and_are_offered_to_this_machine_alone() -> None:
-    """The gateways ask for no password. Both services may run at once."""
     assert tuple(path.parent.name for path in DOCKERFILES) == IMAGES
     keys = {"build", "init", "ports", "profiles", "stop_grace_period", "volumes"}
     for service in services().values():

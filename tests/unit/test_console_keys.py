@@ -77,7 +77,6 @@ def test_a_key_is_shown_with_the_versions_before_it(protocol: ProtocolName) -> N
 
 @both
 def test_a_held_key_is_shown_with_its_holder(protocol: ProtocolName) -> None:
-    """And how far that one has come."""
     world = World(protocol=protocol)
     world.engine.commit([Mutation(X, b"1"), Mutation(Y, b"1")])
     row_key = left_by(world, Status.ASSERTED)

@@ -5,14 +5,12 @@ from __future__ import annotations
 import math
 import socket
 import threading
-import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from socketserver import BaseRequestHandler, ThreadingTCPServer
 
 import pytest
 
-from recovery.console import metrics as metrics_module
 from recovery.console.metrics import EVERY_MS, ServerCounts, ServerMetrics
 from txn.clock import ManualClock
 from txn.errors import InvalidRequestError
@@ -101,7 +99,6 @@ def list_phase(phase: str, *numbers: int) -> str:
 
 
 def test_how_long_phases_took_is_told_from_the_first_look_on(address: str, page: Page) -> None:
-    """Whatever became of a batch; phases without one are left out."""
     quiet = list_phase("clean", 1, 1, 1)
     told = [(5, 5, 5), (5, 55, 55), (5, 99, 105)]
     counts = follow(address, page, *(quiet + list_phase("lock", *numbers) for numbers in told))
@@ -134,22 +131,6 @@ def test_a_server_that_answers_anything_else_keeps_no_other_from_being_asked(
     assert list(counts.silent) == [other]
     assert why in counts.silent[other]
     assert counts.since_ms is not None
-
-
-def test_a_server_that_answers_slowly_is_not_waited_for(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(metrics_module, "TIMEOUT_S", 0.3)
-
-    def answer(connection: socket.socket) -> None:
-        connection.sendall(b"HTTP/1.1 200 OK\r\nContent-Length: 9000\r\n\r\n")
-        for _ in range(1_200):
-            connection.sendall(b"x")
-            time.sleep(0.05)
-
-    with answering(answer) as slow:
-        began_s = time.monotonic()
-        counts = count(ServerMetrics([slow], ManualClock()))
-        assert time.monotonic() - began_s < 60
-    assert list(counts.silent) == [slow]
 
 
 def test_a_server_that_does_not_answer_is_named() -> None:

@@ -106,7 +106,6 @@ def test_a_step_that_fails_leaves_no_round_that_seems_whole() -> None:
 
 @pytest.mark.parametrize("prefix", [b"", b"00."])
 def test_rows_of_others_hide_nothing(prefix: bytes) -> None:
-    """Nor does a status of a newer version: nobody knows whether it is finished."""
     rows = Rows()
     rows.put([prefix + new_row_key(NOW_MS, 1)], Status.LOCKED)
     for junk in (b"transaction.0junk", b"transaction.", b"transaction.zebra"):
@@ -168,7 +167,6 @@ def test_a_search_continues_until_it_has_found_what_is_far_back() -> None:
 
 
 def test_few_searches_are_kept() -> None:
-    """The oldest one gives way, and begins anew if its page is still open."""
     rows = Rows()
     put_needle(rows)
     searches = make(rows)
@@ -290,7 +288,6 @@ def test_a_store_that_fails_on_the_way_leaves_no_half_file() -> None:
 
 
 def test_a_cell_is_no_formula_and_has_no_letter_that_is_obeyed() -> None:
-    """A formula may hide behind one, and a terminal may be what shows the file."""
     for text in ("=1+1", "+1", "-1", "@SUM(A1)", "\uff1d1", "\uff0b1"):
         assert make_harmless(text) == f"'{text}"
     for letter in "\t\r\n\x07\x1b\u202e":

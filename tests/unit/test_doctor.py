@@ -112,7 +112,6 @@ def test_the_clocks_and_its_name_matter_more_to_a_fenced_database() -> None:
 
 
 def test_it_leaves_nothing_behind(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Not even a delete marker; where calls cannot be undone, it deletes what it wrote."""
     world = World()
     before, kept = list(world.store.scan(b"txn")), world.keys_kept()
     examined(world.store, world)

@@ -282,8 +282,7 @@ def list_expressions() -> list[tuple[str, str, list[str]]]:
 
 
 def test_panels_and_rules_ask_for_what_there_is(rows: Rows) -> None:
-    """A name or label that is not there draws an empty panel, which looks like a quiet night, and
-    a rule on it never fires. What is counted, and seen by nobody, is not worth its time."""
+    """A name that is not there draws an empty panel, which looks like a quiet night."""
     registry = CollectorRegistry()
     run(registry)
     registry.register(watch_series(rows.context))
