@@ -13,14 +13,14 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from playwright.sync_api import Browser, Page, expect
+from playwright.sync_api import Browser, Page, ViewportSize, expect
 
 from tests.console.browser import Complaints, run_browser
 from tests.console.served import ServedConsole, serve_store
 from tests.packages import PackageError
 
 PICTURES = Path(__file__).parents[2] / "docs" / "console"
-WIDE, NARROW = {"width": 1200, "height": 560}, {"width": 390, "height": 844}
+WIDE, NARROW = ViewportSize(width=1200, height=560), ViewportSize(width=390, height=844)
 PATIENCE_MS = 15_000
 SHOWN_STORE = "embedded:///var/lib/shop"
 

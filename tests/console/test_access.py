@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
-import re
 import time
 from collections.abc import Callable
-from urllib.parse import quote, unquote
+from urllib.parse import quote
 
 import pytest
 
@@ -116,9 +115,7 @@ def test_from_elsewhere_looking_needs_the_token(strict: ServedConsole) -> None:
 def test_no_host_and_no_spelling_makes_a_page_another_one(
     host: str, path: str, strict: ServedConsole
 ) -> None:
-    """What is let in without a token is told by the path that is routed, and by nothing that a
-    visitor can write beside it: Starlette 1.0.0 takes the host unseen for a part of its URL, and
-    URLs are read without the tabs in them."""
+    """Starlette 1.0.0 takes the host unseen for a part of its URL."""
     opened = ask(f"{strict.url}{path}", headers={"Host": host})
     assert opened.status == (404 if path.startswith("/static/") else 401)
     written = post(f"{strict.url}/doctor", {}, {"Host": host, "Authorization": "x"})
@@ -126,7 +123,6 @@ def test_no_host_and_no_spelling_makes_a_page_another_one(
 
 
 def test_no_look_writes_anything(console: ServedConsole, store: str) -> None:
-    """A GET may come from anywhere: from a link in a letter, or a browser that looks ahead."""
     before = list_cells(store)
     for path in server.PAGES:
         assert ask(f"{console.url}{path}").status in {200, 400, 404}, path
@@ -204,21 +200,12 @@ def test_the_token_lets_in_by_itself_or_by_a_cookie(
 def test_a_header_that_is_not_the_token_lets_in_no_other_site(
     shown: str, console: ServedConsole, try_repair: Callable[..., Answer]
 ) -> None:
-    """A browser sends the header by itself where a proxy has asked for a password, and another
-    port of this machine is the same site, to which it sends the cookie as well."""
+    """A browser sends the header by itself where a proxy has asked for a password."""
     cookie = {"Authorization": shown, "Cookie": log_in(console).cookie}
     for site in ({"Sec-Fetch-Site": "same-site"}, {}):
         answer = try_repair({"Origin": "http://127.0.0.1:9"} | cookie | site)
         assert (answer.status, answer.body) == (403, FOREIGN)
     assert try_repair(cookie | {"Origin": console.url}).status == 400
-
-
-@pytest.mark.parametrize("other", ['prefs={"theme":"dark"}', "a[b]=1", "no-name", 'a="b; c="d'])
-def test_a_strange_cookie_beside_it_ends_no_session(other: str, console: ServedConsole) -> None:
-    """Cookies do not tell ports apart, so those of whatever else this machine serves come too."""
-    session = log_in(console).cookie
-    for cookie in (f"{other}; {session}", f"{session}; {other}"):
-        assert "Log out" in ask(f"{console.url}/fsck", headers={"Cookie": cookie}).body
 
 
 @pytest.mark.parametrize(
@@ -261,20 +248,6 @@ def test_the_login_leads_to_no_other_site(way: str, console: ServedConsole) -> N
     assert (answer.status, answer.headers["location"]) == (303, "/")
 
 
-def test_the_login_leads_back_to_the_very_page(console: ServedConsole, left: str) -> None:
-    """A transaction's page without its id is none; nor is the login one to come back to."""
-    path = f"/transaction?id={quote(left)}"
-    for _ in range(2):
-        found = re.search(r'href="/login\?next=([^"]+)"', ask(console.url + path).body)
-        assert found
-        path = f"/login?next={found[1]}"
-    assert log_in(console, next=unquote(found[1])).headers["location"] == (
-        f"/transaction?id={quote(left)}"
-    )
-    sent = ask(f"{console.url}/fsck?x=1", "POST", {"grace": "?"}, {"Origin": console.url})
-    assert (sent.status, 'href="/login?next=%2F"' in sent.body) == (400, True)
-
-
 @pytest.mark.parametrize(
     ("path", "status"),
     [
@@ -289,23 +262,7 @@ def test_the_login_leads_back_to_the_very_page(console: ServedConsole, left: str
     ],
 )
 def test_every_answer_has_the_headers(path: str, status: int, console: ServedConsole) -> None:
-    """An error page without them would be the one to attack."""
     answer = ask(f"{console.url}{path}")
     assert answer.status == ask(f"{console.url}{path}", "HEAD").status == status
     assert answer.headers.items() >= ALWAYS
     assert "server" not in answer.headers
-
-
-@pytest.mark.parametrize(
-    ("path", "tables", "words"),
-    [
-        ("/fsck", "x" * 70_000, "limit=65536"),
-        ("/fsck", " ".join(map(str, range(101))), "too many tables"),
-        ("/doctor", " ".join(map(str, range(101))), "too many tables given=101 limit=100"),
-    ],
-)
-def test_a_form_that_is_too_long_is_refused(
-    path: str, tables: str, words: str, console: ServedConsole
-) -> None:
-    answer = post(f"{console.url}{path}", {"tables": tables}, show_token(console))
-    assert (answer.status, words in answer.body) == (400, True)

@@ -5,29 +5,26 @@ Here the console runs in this process, over a store that stands still when a tes
 
 from __future__ import annotations
 
-import itertools
 import random
 import threading
 from collections.abc import Iterator
-from dataclasses import replace
 
 import pytest
 
 from recovery.console import jobs as jobs_module
-from recovery.console.jobs import MOST_REMEMBERED, FsckReport, Jobs, KeptFinding
+from recovery.console.jobs import FsckReport, Jobs, KeptFinding
 from recovery.findings import RETENTION_MS, Finding, Kind, LeftAlone, NothingToDo, Repaired
-from tests.console.crashing import crash_client, crash_engine
+from tests.console.crashing import crash_engine
 from tests.console.served import TOKEN, serve_here
 from tests.console.visits import ask, post, wait_for
-from tests.integration.emulator import emulated
-from txn import Engine, Key, Mutation, connect
+from txn import Engine, Key, Mutation
 from txn.clock import SystemClock
 from txn.errors import InvalidRequestError
 from txn.events import silent
 from txn.policy import Policy
 from txn.protocol.context import Context
 from txn.protocol.row import new_row_key
-from txn.protocol.statuses import FENCED, SIX_PHASE, Status
+from txn.protocol.statuses import SIX_PHASE, Status
 from txn.stores import open_store
 from txn.testing.faulty import Call, Fault, FaultyStore, Reply
 
@@ -121,46 +118,6 @@ def test_a_second_person_is_told_that_a_check_is_under_way_and_may_cancel_it(
         assert "no problems found" not in ended.body
 
 
-@pytest.mark.parametrize("repairs", [False, True])
-def test_a_job_is_cancelled_while_it_finds_nothing(
-    store: StandingStore, jobs: Jobs, repairs: bool
-) -> None:
-    """A store passes over what has finished; and the console cannot end before its job does."""
-    scans = itertools.count()
-
-    def cancel_within(call: Call) -> Fault:
-        if call.method == "scan" and next(scans) > 0:
-            jobs.cancel()
-        return Fault()
-
-    store.plan = cancel_within
-    jobs.start(0, (), repairs=repairs)
-    report = finish(jobs)
-    assert (report.tally.rows, report.trouble) == (0, "cancelled")
-
-
-def test_a_single_repair_is_cancelled_as_it_waits_for_the_store(
-    store: StandingStore, context: Context
-) -> None:
-    """It sent its calls again for all of its patience, whoever asked for its end."""
-    crash_engine(store, Status.LOCKED, [b"left"])
-    jobs = Jobs(replace(context, policy=Policy(store_patience_ms=600_000, deadline_ms=600_000)))
-    (kept,) = run_check(jobs).kept
-    failed = threading.Event()
-
-    def fail(call: Call) -> Fault:
-        failed.set()
-        return NOT_APPLIED
-
-    store.plan = fail
-    jobs.start_some([kept])
-    assert failed.wait(PATIENCE_S)
-    jobs.cancel()
-    finish(jobs)
-    assert (kept.result, kept.trouble) == (None, "cancelled")
-    jobs.close()
-
-
 def test_a_repair_is_cancelled_only_by_those_who_may_repair(
     store: StandingStore, context: Context
 ) -> None:
@@ -183,7 +140,6 @@ def test_an_error_ends_a_check_and_is_shown(
     monkeypatch: pytest.MonkeyPatch,
     caplog: pytest.LogCaptureFixture,
 ) -> None:
-    """The next one is free to begin; the log says why of what was not foreseen."""
     store.fault = NOT_APPLIED
     failed = run_check(jobs)
     assert failed.trouble and failed.ended_ms is not None
@@ -211,8 +167,7 @@ def test_an_error_ends_a_check_and_is_shown(
 def test_what_is_kept_of_a_check_is_bounded(
     facts: list[dict[str, object]], kept: int, jobs: Jobs, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """A store may be full of findings, and each may hold a value of ten megabytes: all of them are
-    counted, and the first are listed."""
+    """All findings are counted, and the first are listed."""
     found = (Finding(Kind.FOREIGN_CELL, facts=each) for each in facts)
     monkeypatch.setattr(jobs_module, "check", lambda *_, **__: found)
     report = run_check(jobs)
@@ -236,7 +191,6 @@ def test_a_repair_of_all_compacts_what_was_deleted(
 
 
 def test_a_repair_is_of_the_last_check_alone(jobs: Jobs) -> None:
-    """What a person has not seen is not repaired by a number."""
     report = run_check(jobs)
     for number in (0, 2, 99):
         with pytest.raises(InvalidRequestError, match="check again"):
@@ -247,7 +201,6 @@ def test_a_repair_is_of_the_last_check_alone(jobs: Jobs) -> None:
 def test_marked_findings_are_repaired_until_the_store_fails(
     store: StandingStore, context: Context
 ) -> None:
-    """Each keeps its own result, and what is left can be repaired again; the report stays."""
     for row in (b"one", b"two", b"three"):
         crash_engine(store, Status.LOCKED, [row])
     jobs = Jobs(context)
@@ -276,45 +229,7 @@ def test_marked_findings_are_repaired_until_the_store_fails(
     jobs.close()
 
 
-def test_the_repair_of_one_finding_that_fails_is_told_beside_it(
-    store: StandingStore, context: Context
-) -> None:
-    """What the check has found is whole all the same, and stays so after the next repair."""
-    crash_engine(store, Status.LOCKED, [b"one"])
-    with serve_here(context) as url:
-        post(f"{url}/fsck", {"grace": "0s"})
-        wait_for(f"{url}/fsck", "Results of the last check")
-        plan, store.plan = store.plan, lambda call: NOT_APPLIED
-        one = {"check": "1", "finding": "0"}
-        assert post(f"{url}/fsck/repair", one, BEARER).status == 303
-        failed = wait_for(f"{url}/fsck", "The repair failed: ").body
-        assert "Stopped early" not in failed
-        assert "Repair…" in failed
-        store.plan = plan
-        assert post(f"{url}/fsck/repair", one, BEARER).status == 303
-        ended = wait_for(f"{url}/fsck", "rolled back").body
-        assert "Stopped early" not in ended
-        assert "The repair failed" not in ended
-
-
-def test_the_last_jobs_are_remembered(store: StandingStore, jobs: Jobs) -> None:
-    """Who asked for what, and how it ended; of the findings only those of the last check."""
-    crash_engine(store, Status.LOCKED, [b"one"])
-    for number in range(MOST_REMEMBERED + 1):
-        jobs.start(number, (b"stock",), client="10.0.0.7")
-        last = finish(jobs)
-    assert [each.number for each in jobs.history][::-1] == [*range(2, MOST_REMEMBERED + 2)]
-    assert last is jobs.history[0]
-    assert (last.client, last.grace_ms, last.tables, last.outcome, last.percent) == (
-        *("10.0.0.7", MOST_REMEMBERED, (b"stock",), "done"),
-        100,
-    )
-    assert run_check(jobs).tally.found == 1
-    assert [len(each.kept) for each in jobs.history][:3] == [1, 0, 0]
-
-
 def test_a_transaction_is_judged_before_its_repair(store: StandingStore, jobs: Jobs) -> None:
-    """One within the grace may have a live owner, and there may be none at all."""
     row_key = crash_engine(store, Status.LOCKED, [b"one"])
     (kept,) = run_check(jobs).kept
     for given in (row_key, new_row_key(1, 1)):
@@ -329,24 +244,3 @@ def test_a_transaction_is_judged_before_its_repair(store: StandingStore, jobs: J
     assert KeptFinding(0, kept.finding, Repaired("done")).is_repaired
     assert KeptFinding(0, kept.finding, LeftAlone("not ours")).is_left
     assert KeptFinding(0, kept.finding, None).is_left
-
-
-def test_a_store_that_cannot_do_the_protocol_is_looked_at_and_not_repaired() -> None:
-    """Through HBase's Thrift 1 gateway a fenced database has no conditional deletes."""
-    with emulated() as hbase:
-        with connect(hbase.thrift2, table="stock", protocol="fenced"):
-            pass
-        crash_client(hbase.thrift2, Status.ASSERTED, (b"x", b"y"))
-        store = open_store(hbase.thrift1)
-        clock = SystemClock()
-        context = Context(store, b"txn", clock, random.Random(1), Policy(), silent, FENCED)
-        try:
-            with serve_here(context) as url:
-                post(f"{url}/fsck", {"grace": "0s"})
-                wait_for(f"{url}/fsck", "Results of the last check")
-                assert post(f"{url}/fsck/repair", {"check": "1"}, BEARER).status == 400
-                shown = ask(f"{url}/fsck/repair?check=1", headers=BEARER)
-                assert "The console cannot repair this store" in shown.body
-                assert '<button class="danger">' not in shown.body
-        finally:
-            store.close()

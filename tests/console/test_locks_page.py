@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import re
 import threading
-import time
 from collections.abc import Iterator
 from contextlib import ExitStack
 from pathlib import Path as File
@@ -12,16 +11,12 @@ from pathlib import Path as File
 import pytest
 from kazoo.client import KazooClient
 
-from recovery import bounds
-from recovery.bounds import FRESH_S, Cached
 from recovery.console.locks import make_tree
 from recovery.opening import open_lock_view
 from tests.console.conftest import Serve
 from tests.console.crashing import stock_up
 from tests.console.visits import ask, wait_for
 from tests.integration.zookeeper import ZooKeeper, zookeeper  # noqa: F401
-from txn.clock import ManualClock
-from txn.errors import CorruptRowError, StoreError
 from txn.leases import open_leases
 from txn.locks import (
     Lock,
@@ -38,7 +33,6 @@ from txn.locks import (
 )
 from txn.locks.model import LockReader
 from txn.locks.queue import list_blockers
-from txn.model import Edit, Key
 from txn.stores import open_store
 
 ODD = Path(("stock", "<b>bold</b>", "day=<script>alert(1)</script>"))
@@ -105,7 +99,6 @@ def test_holders_and_those_who_wait_are_shown_at_their_objects(url: str) -> None
 
 
 def test_names_of_objects_are_shown_and_not_run(url: str, store: str) -> None:
-    """Whoever may take a lock chooses its name; an explicit lock is told from a session's."""
     with open_manager(store, name="new") as manager:
         manager.hold([shared(ODD)], explicit=True)
         shown = wait_for(f"{url}/locks", "stock .*<b>bold</b> .*day=<script>alert.*> State")
@@ -117,8 +110,7 @@ def test_names_of_objects_are_shown_and_not_run(url: str, store: str) -> None:
 def test_a_look_makes_no_table_of_locks_and_no_file_of_leases(
     serve: Serve, store: str, tmp_path: File
 ) -> None:
-    """Not even what a manager would make and note. Locks may be kept elsewhere than data; and a
-    mistyped path of leases is an error."""
+    """Not even what a manager would make and note."""
     uri = stock_up(tmp_path)
     before = list_cells(uri)
     url = serve(uri).url
@@ -142,7 +134,6 @@ def list_cells(uri: str) -> list[object]:
 
 
 def test_leases_are_shown_with_their_users_and_times(url: str) -> None:
-    """Who waits for a lease sees whose it is, and when it ends by itself."""
     shown = ask(f"{url}/leases").words
     assert "Until sales/orders/day=1 exclusive 1 ann 20" in shown
     assert "sales/rates shared 2 <i>bob</i> 20" in shown
@@ -160,7 +151,6 @@ def list_named(look: LockReader, most: int = 100) -> list[tuple[str, str, bool]]
 
 
 def test_a_look_sees_what_the_manager_sees(uri: str) -> None:
-    """Parents, partitions, explicit and implicit ones; and nothing where everybody has gone."""
     with open_manager(uri, name="ann") as manager, open_lock_view(uri) as look:
         tree = make_tree(look.list_first(5))
         assert (tree.databases, tree.waiters, tree.total) == ([], [], 0)
@@ -170,46 +160,7 @@ def test_a_look_sees_what_the_manager_sees(uri: str) -> None:
         assert list_named(look) == [("S a", "ann", True), ("S a/b", "ann", True)]
 
 
-def test_a_session_that_has_died_is_not_ended_by_a_look(
-    uri: str, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """To end it is a write, and is left to whoever wants the lock. Until then it denies others."""
-    monkeypatch.setattr("txn.locks.stored.Session._renew", lambda session: None)
-    with open_manager(uri, name="ann", lease_ms=10) as manager, open_lock_view(uri) as look:
-        manager.hold([exclusive("a/b")])
-        before = list_cells(uri)
-        for _ in range(2):
-            assert ("X a/b", "ann", True) in list_named(look)
-            time.sleep(0.05)
-        assert list_cells(uri) == before
-
-
-def test_locks_of_a_session_that_was_ended_are_not_shown(uri: str) -> None:
-    """They deny nobody anything."""
-    with open_manager(uri, name="ann", lease_ms=60_000) as manager:
-        manager.hold([exclusive("a/b")])
-        store = open_store(uri)
-        rows = [
-            row for row in store.scan(b"locks") for key in row.cells if key.column == b"heartbeat"
-        ]
-        store.write([Edit(Key(rows[0].row, "s", "heartbeat", "locks"), None, 2**62)])
-        with open_lock_view(uri) as look:
-            assert list_named(look) == []
-        store.close()
-
-
-def test_a_table_that_holds_no_locks_is_named(uri: str) -> None:
-    """Somebody's own table may have that name."""
-    with open_manager(uri), open_lock_view(uri) as look:
-        store = open_store(uri)
-        store.write([Edit(Key("a", "o", "queue", "locks"), b"[]", 1)])
-        store.close()
-        with pytest.raises(CorruptRowError, match="not a queue of locks"):
-            look.list_first(10)
-
-
 def test_zookeeper_is_looked_at_without_a_node_of_ours(zookeeper: ZooKeeper) -> None:  # noqa: F811
-    """Not even the base path is made; what a manager holds there is seen."""
     uri = f"zookeeper://{zookeeper.hosts}/console/looks"
     with open_lock_view(uri) as look:
         assert list_named(look) == []
@@ -234,7 +185,6 @@ def test_zookeeper_is_looked_at_without_a_node_of_ours(zookeeper: ZooKeeper) -> 
     ],
 )
 def test_who_waits_for_whom_follows_from_the_line(line: str, waits: dict[str, str]) -> None:
-    """By the rules by which the locks themselves are granted."""
     modes = {"S": Mode.SHARED, "X": Mode.EXCLUSIVE}
     locks = []
     for name, mode in (each.split(":") for each in line.split()):
@@ -245,24 +195,3 @@ def test_who_waits_for_whom_follows_from_the_line(line: str, waits: dict[str, st
         for place, lock in enumerate(locks)
     }
     assert {name: others for name, others in denying.items() if others} == waits
-
-
-def test_what_many_visitors_see_is_read_once(monkeypatch: pytest.MonkeyPatch) -> None:
-    """A hundred open pages are one question to the store, whether it answers or not."""
-    clock = ManualClock()
-    monkeypatch.setattr(bounds, "monotonic", lambda: clock.monotonic_ms() / 1_000)
-    reads: list[str] = []
-
-    def read() -> int:
-        reads.append("read")
-        if len(reads) == 1:
-            return 7
-        raise StoreError("away")
-
-    cached = Cached(read)
-    assert [cached.read() for _ in range(5)] == [7] * 5
-    clock.advance(int(FRESH_S * 1_000))
-    for _ in range(5):
-        with pytest.raises(StoreError, match="away"):
-            cached.read()
-    assert len(reads) == 2

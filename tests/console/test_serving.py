@@ -6,12 +6,11 @@ import random
 import re
 import socket
 import ssl
-import subprocess
-import sys
 import time
 import urllib.request
 from contextlib import ExitStack
 from pathlib import Path
+from typing import Any
 from urllib.parse import urlsplit
 
 import pytest
@@ -38,17 +37,6 @@ ROOT = Path(__file__).parents[2]
 TLS = ROOT / "tests" / "integration" / "tls"
 SHORT_S = 0.5
 HEAD = b"POST /login HTTP/1.1\r\nHost: 127.0.0.1\r\nSec-Fetch-Site: same-origin\r\n"
-SIGNALLED = """
-import signal, sys
-from recovery.console.server import serve_console
-from recovery.console.settings import ConsoleSettings
-
-class Dying:
-    def __del__(self):  # Python ignores what is raised here
-        signal.raise_signal(signal.SIGTERM)
-
-serve_console(ConsoleSettings(sys.argv[1], "token", port=0), lambda address: Dying().__sizeof__())
-"""
 
 
 @pytest.fixture
@@ -73,7 +61,6 @@ def reach(url: str) -> socket.socket:
 def test_connections_that_ask_nothing_keep_nobody_out(
     begun: bytes, context: Context, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """A hundred of them, silent for ever, and nobody else was answered any more."""
     monkeypatch.setattr(server, "REQUEST_S", SHORT_S)
     with serve_here(context) as url, ExitStack() as ends:
         silent = [ends.enter_context(reach(url)) for _ in range(server.MOST_AT_ONCE)]
@@ -86,7 +73,7 @@ def test_connections_that_ask_nothing_keep_nobody_out(
         for each in silent:
             while each.recv(65_536):  # until it is closed
                 pass
-    files = {"tls_cert": TLS / "certificate.pem", "tls_key": TLS / "key.pem"}
+    files: dict[str, Any] = {"tls_cert": TLS / "certificate.pem", "tls_key": TLS / "key.pem"}
     with serve_here(context, **files) as url, reach(url) as connection:
         assert connection.recv(1) == b""  # before it speaks TLS as well
 
@@ -104,26 +91,9 @@ def test_a_form_that_does_not_come_is_not_waited_for(
     assert b"nothing was done: the form did not arrive in time limit_s=0.5" in answer
 
 
-def test_a_page_that_takes_its_time_is_waited_for(
-    context: Context, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """What asks nothing is closed; who waits for an answer has asked."""
-    monkeypatch.setattr(server, "REQUEST_S", SHORT_S)
-
-    def answer_slowly(request: Request) -> dict[str, str]:
-        time.sleep(3 * SHORT_S)
-        return {"title": "slow", "words": "at last"}
-
-    monkeypatch.setattr(server, "PAGES", {"/slow": ("error.html", answer_slowly)})
-    with serve_here(context) as url:
-        assert "at last" in ask(f"{url}/slow").body
-
-
 def test_an_answer_about_a_fault_has_the_headers(
     context: Context, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """A page that fails is the one whose text is least expected."""
-
     def fail(request: Request) -> dict[str, str]:
         raise ZeroDivisionError
 
@@ -135,7 +105,6 @@ def test_an_answer_about_a_fault_has_the_headers(
 
 
 def test_a_console_with_a_certificate_speaks_tls(serve: Serve, store: str) -> None:
-    """The address says so, and what the browser trusts is what it is shown."""
     shown = ("--tls-cert", str(TLS / "certificate.pem"), "--tls-key", str(TLS / "key.pem"))
     url = serve(store, *shown).url.replace("127.0.0.1", "localhost")
     assert url.startswith("https://")
@@ -144,34 +113,13 @@ def test_a_console_with_a_certificate_speaks_tls(serve: Serve, store: str) -> No
         assert answer.status == 200
 
 
-@pytest.mark.parametrize("text", ["none\n", None])
-def test_a_certificate_that_cannot_be_used_is_named_before_the_address_is(
-    text: str | None, store: str, tmp_path: Path
-) -> None:
-    """Who waits for the address would take the console for one that serves."""
-    certificate = tmp_path / "certificate.pem"
-    if text:
-        certificate.write_text(text)
-    files = ("--tls-cert", str(certificate), "--tls-key", str(certificate))
-    done = run_here("console", "--store", store, "--port", "0", *files)
-    assert (done.returncode, done.stdout) == (2, "")
-    assert f"cannot use the certificate or its key cert={certificate}" in done.stderr
-
-
 def test_to_be_seen_from_elsewhere_a_console_needs_a_token_of_its_own(store: str) -> None:
     """A token that is made anew and printed would be in a log, and be another after a restart."""
     done = run_here("console", "--store", store, "--bind", "0.0.0.0", "--port", "0")
     assert (done.returncode, "than the loopback, give --token-file" in done.stderr) == (2, True)
 
 
-def test_a_console_ends_by_a_signal_that_comes_where_python_ignores_exits(store: str) -> None:
-    """The handler raised its exit there, and the console served for ever."""
-    ended = subprocess.run([sys.executable, "-c", SIGNALLED, store], timeout=PATIENCE_S, check=True)
-    assert ended.returncode == 0
-
-
 def test_prometheus_is_told_what_is_unfinished(serve: Serve, store: str) -> None:
-    """What an alert is made of; each metric has its line in the documentation."""
     crash_client(store, Status.ASSERTED, [b"pears"])
     url = f"{serve(store).url}/metrics"
     wait_for(url, "oldest_unfinished")  # it begins to look with the first visit

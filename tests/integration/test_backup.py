@@ -11,10 +11,10 @@ import struct
 import subprocess
 import sys
 import time
-from collections import namedtuple
 from contextlib import closing
 from functools import partial
 from pathlib import Path
+from types import SimpleNamespace
 
 import lmdb
 import pytest
@@ -80,8 +80,6 @@ def test_a_backup_beside_writers_is_of_one_instant(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("when", ["copying bytes", "checking entries"])
 def test_an_interrupted_or_killed_backup_leaves_none(store: str, tmp_path: Path, when: str) -> None:
-    """An operator who finds the folder may rely on it."""
-
     def interrupt(step: str, done: int, total: int) -> None:
         if step == when:
             raise KeyboardInterrupt
@@ -121,7 +119,7 @@ def test_a_full_disk_makes_no_backup(
             backup(store, tmp_path / "copy")
     finally:
         resource.setrlimit(resource.RLIMIT_FSIZE, (soft, hard))
-    usage = namedtuple("usage", "free")(1_000)
+    usage = SimpleNamespace(free=1_000)
     monkeypatch.setattr(shutil, "disk_usage", lambda path: usage)
     with pytest.raises(
         NotApplied, match=r"no backup was made .*disk is too small.*free_bytes=1000"
@@ -155,14 +153,12 @@ def test_a_copy_whose_entries_are_missing_is_found(store: str, tmp_path: Path) -
     ],
 )
 def test_other_stores_are_told_what_to_use(uri: str, words: str, tmp_path: Path) -> None:
-    """Nobody should believe that there is a backup."""
     with pytest.raises(InvalidRequestError, match=words):
         backup(uri, tmp_path / "copy")
     assert os.listdir(tmp_path) == []
 
 
 def test_a_backup_replaces_nothing(store: str, tmp_path: Path) -> None:
-    """Neither an older backup nor anything else."""
     (tmp_path / "full").mkdir()
     (tmp_path / "full" / "letter").touch()
     (tmp_path / "file").touch()
@@ -175,18 +171,6 @@ def test_a_backup_replaces_nothing(store: str, tmp_path: Path) -> None:
     }.items():
         with pytest.raises(InvalidRequestError, match=f"no backup was made.*({words})"):
             backup(store, tmp_path / dest)
-
-
-def test_of_two_backups_to_one_place_one_is_made(store: str, tmp_path: Path) -> None:
-    def make_another(step: str, done: int, total: int) -> None:
-        if not any((tmp_path / "copy").iterdir()):
-            backup(store, tmp_path / "copy")
-
-    (tmp_path / "copy").mkdir()
-    with pytest.raises(NotApplied, match=r"no backup was made.*not empty"):
-        backup(store, tmp_path / "copy", on_step=make_another)
-    assert read_value(tmp_path / "copy")
-    assert sorted(os.listdir(tmp_path)) == ["copy", "store"]
 
 
 def test_a_copy_of_lmdb_itself_is_told_what_it_lacks(store: str, tmp_path: Path) -> None:

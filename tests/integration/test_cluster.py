@@ -73,7 +73,6 @@ def folder(tmp_path: Path) -> Iterator[Path]:
 def test_cluster_is_started_seen_stopped_and_finds_its_data_again(
     folder: Path, hbase: HBase
 ) -> None:
-    """The one that the other tests share runs beside it, and stays as it is."""
     done = txn("start", "--data", folder, "--json", "--java-option", QUICK_JAVA)
     assert done.returncode == 0, done.stderr
     started = document(done)
@@ -122,8 +121,7 @@ def hurt_a_gateway_and_stop(cluster: Cluster) -> None:
 
 
 def test_servers_listen_on_this_machine_only_and_have_the_mark_of_this_run(hbase: HBase) -> None:
-    """Whoever starts one for a test must not offer a database without a password to the network.
-    What the tests leave running is found by a variable that their processes inherit."""
+    """No database without a password may be offered to the network."""
     if hbase.cluster is None:
         return  # it is somebody else's, and so is where it listens
     for process in hbase.cluster.processes.values():
@@ -134,15 +132,6 @@ def test_servers_listen_on_this_machine_only_and_have_the_mark_of_this_run(hbase
         assert running.environ()["HBASE_TXN_TEST_RUN"] == os.environ["HBASE_TXN_TEST_RUN"]
 
 
-def test_gateway_serves_many_connections_at_once(hbase: HBase) -> None:
-    """A gateway gives each connection a thread, and beyond its last one lets them wait for ever."""
-    connections = [open_gateway(hbase.thrift1) for _ in range(100)]
-    for connection in connections:
-        connection.tables()
-    for connection in connections:
-        connection.close()
-
-
 @pytest.mark.long
 def test_failed_start_shows_the_log_and_leaves_nothing_running(folder: Path) -> None:
     done = txn("start", "--data", folder, "--set", "hbase.rootdir=nosuch:///place")
@@ -150,14 +139,6 @@ def test_failed_start_shows_the_log_and_leaves_nothing_running(folder: Path) -> 
     assert re.search(r"No FileSystem for scheme.*nosuch", done.stderr)
     assert done.stderr.splitlines()[-1].startswith("error: a process has ended name=master")
     assert not [each for each in open_cluster(folder).processes.values() if each.is_alive]
-
-
-def test_version_that_is_not_here_is_refused_with_those_that_are(folder: Path) -> None:
-    for line in (["start", "--data", folder], ["fetch"]):
-        done = txn(*line, "--version", "1.7")
-        assert done.returncode == 2
-        assert done.stderr.startswith("error: no such version of HBase here version=1.7 known=(")
-    assert not folder.exists()
 
 
 @pytest.mark.long

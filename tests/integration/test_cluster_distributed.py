@@ -75,8 +75,7 @@ def test_regions_move_while_batches_are_under_way(cluster: Cluster, protocol: Pr
 def test_a_server_that_stood_still_is_not_believed(
     cluster: Cluster, connection: happybase.Connection
 ) -> None:
-    """Once its session is over, its regions are written elsewhere. When it goes on it does not know
-    that, and answers reads as of before for some hundredths of a second."""
+    """It does not know that its regions are elsewhere, and answers reads as of before."""
     name = f"stopped-{uuid.uuid4().hex[:8]}"
     key = Key("row", "d", "x", name)
     seen: list[bytes | None] = []

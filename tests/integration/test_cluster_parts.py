@@ -29,15 +29,13 @@ import pytest
 import yaml
 from typer.core import TyperGroup
 from typer.main import get_command
-from typer.testing import CliRunner
 
 from recovery.commands import app
 from tests.images.__main__ import IMAGES
 from tests.integration.hbase import CONTAINER_DATA, PORTS_IN_IMAGE, start_in_container
-from txn import Engine, Key, Mutation
 from txn.clock import SystemClock
-from txn.cluster.cluster import RECORD, Cluster, open_cluster, start
-from txn.cluster.configuration import list_roles, make_command, write_configuration
+from txn.cluster.cluster import RECORD, open_cluster, start
+from txn.cluster.configuration import list_roles, write_configuration
 from txn.cluster.jars import (
     HBASE_VERSION,
     HBASE_VERSIONS,
@@ -62,8 +60,6 @@ from txn.cluster.settings import (
     SettingsError,
     claim_ports,
 )
-from txn.stores import open_store
-from txn.testing.counting import CountingStore
 
 pytestmark = pytest.mark.fast
 
@@ -101,8 +97,7 @@ def repository(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path
 
 
 def test_locks_name_each_jar_once_by_version_and_hash() -> None:
-    """All versions share the cache, in which a jar is known by its name. The last version of a
-    beginning is what that beginning means."""
+    """All versions share the cache, in which a jar is known by its name."""
     for version in HBASE_VERSIONS:
         jars = read_locked(version)
         assert set(find_roots(version)) <= {jar.coordinates for jar in jars}
@@ -197,18 +192,6 @@ def test_configuration_is_well_formed_and_complete(tmp_path: Path, distributed: 
     assert all(str(port) in used for port in ports.values())
 
 
-def test_every_process_carries_its_mark_and_heap(tmp_path: Path) -> None:
-    settings = Settings(tmp_path, distributed=True, region_servers=2)
-    ports = choose_ports(settings, 3)
-    settings = Settings(tmp_path, distributed=True, region_servers=2, ports=ports)
-    names = " ".join(role.name for role in list_roles(settings))
-    assert names == "namenode datanode zookeeper master region1 region2 thrift1 thrift2"
-    for role in list_roles(settings):
-        line = make_command(role, settings, Path("/java"), "abc")
-        assert "-Dtxn.process=abc" in line
-        assert f"-Xmx{role.memory_mb}m" in line
-
-
 def running(tmp_path: Path, code: str, mark: str = "mark") -> Process:
     """A stand-in for a server: it says that it is there, and then does what the code says."""
     line = [sys.executable, "-c", f"{code}\nprint('there', flush=True)\ntime.sleep(600)"]
@@ -228,7 +211,6 @@ def running(tmp_path: Path, code: str, mark: str = "mark") -> Process:
 
 
 def test_process_ends_when_asked_or_is_killed(tmp_path: Path) -> None:
-    """It gets the time to write down what it holds in memory; and `stop` leaves nothing running."""
     process = running(tmp_path, "import time")
     assert end([process], SystemClock(), grace_ms=60_000) == []
     assert not process.is_alive
@@ -237,19 +219,6 @@ def test_process_ends_when_asked_or_is_killed(tmp_path: Path) -> None:
     deaf = running(tmp_path / "deaf", code)
     assert end([deaf], SystemClock(), grace_ms=300) == [deaf]
     assert not deaf.is_alive
-
-
-def test_process_that_becomes_another_program_is_seen_all_the_time(tmp_path: Path) -> None:
-    """Java is often started by a script. Between two programs a process has no command line for a
-    moment: who looked just then would call it dead, end the start, and leave it running."""
-    script = tmp_path / "again.sh"
-    script.write_text('exec /bin/sh "$0" "$@"\n')
-    line = ["/bin/sh", str(script), "-Dtxn.process=mark"]
-    process = launch("server", line, port=1, mark="mark", logs=tmp_path, env=dict(os.environ))
-    try:
-        assert all(process.is_alive for _ in range(1000))
-    finally:
-        assert end([process], SystemClock(), grace_ms=0) == [process]
 
 
 def test_process_of_somebody_else_is_never_touched(tmp_path: Path) -> None:
@@ -262,40 +231,6 @@ def test_process_of_somebody_else_is_never_touched(tmp_path: Path) -> None:
         assert process.is_alive
     finally:
         end([process], SystemClock(), grace_ms=0)
-
-
-def test_start_that_was_killed_while_it_started_a_server_can_be_stopped(tmp_path: Path) -> None:
-    """The server is on its way by then, and who started it has not yet been told its id."""
-    folder, seen = tmp_path / "hbase", tmp_path / "seen"
-    java = tmp_path / "java"
-    java.write_text(
-        f"#!/bin/sh\ncat '{folder}/{RECORD}' >'{seen}.new'; mv '{seen}.new' '{seen}'\n"
-        f"exec '{sys.executable}' -S -c 'import time; time.sleep(600)' \"$@\"\n"
-    )
-    java.chmod(0o755)
-    ports = choose_ports(Settings(folder), 4)
-    cluster = Cluster(Settings(folder, ports=ports), {})
-    write_configuration(cluster.settings)
-
-    def killed_at_the_first(step: str) -> None:
-        if step == "starting thrift1":
-            raise InterruptedError
-
-    with pytest.raises(InterruptedError):
-        cluster.start_processes(java, [], killed_at_the_first)
-    clock, master = SystemClock(), cluster.processes["master"]
-    try:
-        while not seen.exists():
-            assert master.is_alive
-            clock.sleep_ms(20)
-        record = json.loads(seen.read_text())
-        record["processes"][0]["pid"] = 0  # if the record came late, and the id was known
-        (folder / RECORD).write_text(json.dumps(record))
-        assert open_cluster(folder).processes["master"] == master
-        open_cluster(folder).stop(grace_ms=0)
-        assert not master.is_alive
-    finally:
-        end([master], clock, grace_ms=0)
 
 
 def test_folder_of_something_else_is_refused(tmp_path: Path) -> None:
@@ -332,15 +267,6 @@ def test_probe_takes_silence_and_nonsense_for_a_no(repository: Path) -> None:
     assert not data_node_is_known(web)
 
 
-def test_docs_and_locks_speak_of_the_same_versions() -> None:
-    locks = {path.name: path for path in (ROOT / "txn/cluster").glob("jars-*.lock")}
-    assert {*locks} == {f"jars-{version}.lock" for version in HBASE_VERSIONS}
-    for version in HBASE_VERSIONS:
-        said = f"HBase {version}; written by `python -m txn.cluster.jars {version}`."
-        assert said in locks[f"jars-{version}.lock"].read_text().splitlines()[0]
-        assert version in (ROOT / "docs" / "hbase.md").read_text()
-
-
 @pytest.mark.parametrize("name", ["2.7", "2.6.10", "2.", "6.1", "two"])
 def test_unknown_version_is_refused_with_those_that_there_are(tmp_path: Path, name: str) -> None:
     with pytest.raises(SettingsError, match=rf"no such version.*known=.*'{HBASE_VERSION}'\)"):
@@ -370,15 +296,6 @@ def test_earlier_version_is_refused_on_what_a_later_one_wrote(tmp_path: Path) ->
     assert open_cluster(tmp_path).settings.version == "2.6.1"
 
 
-def test_native_store_is_named_first_and_leads_to_zookeeper(tmp_path: Path) -> None:
-    ports = {"zookeeper": 1, "thrift1": 2, "thrift2": 3}
-    assert list(Cluster(Settings(tmp_path, ports=ports), {}).uris.items()) == [
-        ("native", "hbase://127.0.0.1:1"),
-        ("thrift1", "hbase+thrift1://127.0.0.1:2"),
-        ("thrift2", "hbase+thrift2://127.0.0.1:3"),
-    ]
-
-
 DOCKERFILES = sorted((ROOT / "docker").glob("*/Dockerfile"))
 COMPOSE = ROOT / "docker" / "compose.yaml"
 
@@ -392,24 +309,6 @@ def instructions(path: Path, name: str) -> list[str]:
 def services() -> dict[str, Any]:
     found: dict[str, Any] = yaml.safe_load(COMPOSE.read_text())["services"]
     return found
-
-
-def test_the_health_check_reads_one_row(monkeypatch: pytest.MonkeyPatch) -> None:
-    (line,) = instructions(ROOT / "docker" / "emulator" / "Dockerfile", "HEALTHCHECK")
-    command = json.loads(line.partition(" CMD ")[2])
-    for is_used in (False, True):
-        store = CountingStore(open_store("memory://"))
-        if is_used:
-            engine = Engine(store, table="data")
-            engine.ensure_table("data", ["d"])
-            for _ in range(5):
-                engine.commit([Mutation(Key("x", "d", "v"), "1")])
-        store.reset()
-        monkeypatch.setattr("recovery.opening.open_store", lambda uri, clock, s=store, **_: s)
-        result = CliRunner().invoke(app, command[1:])
-        assert result.exit_code == 0, result.output
-        assert set(store.calls) <= {"describe", "read", "close"}
-        assert store.items["read"] == is_used
 
 
 @pytest.mark.skipif(sys.platform != "linux", reason="hadolint comes as a package for linux only")
@@ -429,7 +328,6 @@ def test_tests_start_the_image_as_it_starts_itself() -> None:
 
 
 def test_services_build_from_what_exists_and_are_offered_to_this_machine_alone() -> None:
-    """The gateways ask for no password. Both services may run at once."""
     assert tuple(path.parent.name for path in DOCKERFILES) == IMAGES
     keys = {"build", "init", "ports", "profiles", "stop_grace_period", "volumes"}
     for service in services().values():
@@ -443,19 +341,6 @@ def test_services_build_from_what_exists_and_are_offered_to_this_machine_alone()
         assert exposed == [str(port) for port in offered]
         published = services()[name]["ports"]
         assert published == [f"127.0.0.1:{port + offset}:{port}" for port in offered]
-
-
-def test_compose_starts_what_the_documents_say() -> None:
-    names = ("hbase", "emulator", "console")
-    said = {name: (ROOT / "docs" / f"{name}.md").read_text() for name in names}
-    asked = {
-        name: re.findall(r"docker compose -f docker/compose.yaml up --build(?: (\w+))?`", text)
-        for name, text in said.items()
-    }
-    assert asked == {"hbase": [""], "emulator": ["emulator"], "console": ["console"]}
-    assert [name for name, each in services().items() if "profiles" not in each] == ["hbase"]
-    assert services()["emulator"]["profiles"] == ["emulator", "console"]
-    assert services()["console"]["profiles"] == ["console"]
 
 
 def list_command_lines() -> Iterator[str]:

@@ -72,20 +72,7 @@ def test_the_first_look_of_the_operators_page_works(tmp_path: Path, run: Run) ->
     assert "clean" in done.stdout
 
 
-def test_the_document_of_the_operators_page_is_taken(uri: str, run: Run) -> None:
-    (document,) = re.findall(r"```json\n(.*?)```", OPERATIONS.read_text(), re.S)
-    assert run("table", "create", "stock", "d").returncode == 0
-    done = run("commit", "-", given=document)
-    assert done.returncode == 1
-    assert "assertion failed" in done.stderr
-    assert run("ls", "--json").stdout.count("7-ABORTED") == 1
-    assert "[failed]" in run("show", "transaction").stdout
-    shown = json.loads(run("show", "transaction", "--json").stdout)
-    assert shown["verdicts"] == ["not known", "failed", "not known"]  # the token's is the first
-
-
 def test_a_database_is_made_with_a_protocol_used_and_converted(uri: str, run: Run) -> None:
-    """Every command does its work on a fenced database; what another asks for is refused."""
     made = run("init", "--protocol", "fenced")
     assert (made.returncode, made.stdout) == (0, "transaction table txn has the protocol fenced\n")
     assert lines(run("init", "--json")) == [{"transactions": "txn", "protocol": "fenced"}]
@@ -271,8 +258,7 @@ def test_mistakes_are_errors_in_a_line_and_exit_code_2(uri: str, run: Run, tmp_p
 
 
 def test_ls_leaves_out_parts_unless_they_are_asked_for(uri: str, run: Run) -> None:
-    """Those of one data frame would be in the place of all other transactions. They have the state
-    of their transaction: a program that looks for what is undecided must not find them."""
+    """Those of one data frame would be in the place of all other transactions."""
     with connect(uri) as engine:
         engine.ensure_table("data", ["d"])
         older = engine.commit([Mutation(X, "0"), Mutation(Y, "0")]).transaction.decode()

@@ -2,21 +2,15 @@
 
 from __future__ import annotations
 
-import logging
 import os
 import re
 import signal
-import socket
-import struct
-import time
 import urllib.error
 import urllib.request
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import contextmanager, suppress
-from functools import partial
+from contextlib import contextmanager
 from pathlib import Path
-from typing import Any
 from unittest.mock import ANY
 
 import pytest
@@ -24,7 +18,7 @@ import thriftpy2
 from opentelemetry.trace import SpanKind
 
 from tests.console.visits import Answer, ask
-from tests.integration.serving import client, raw, rest, served
+from tests.integration.serving import client, raw, served
 from tests.tracing import (
     PROVIDER,
     SPANS_VARIABLE,
@@ -35,12 +29,9 @@ from tests.tracing import (
     read_spans,
     traced,
 )
-from txn import AssertionFailedError, Exact, InvalidRequestError, Key, Mutation, connect
-from txn.clock import SystemClock, poll
-from txn.emulator import serving
-from txn.emulator.serving import Hosted
+from txn import AssertionFailedError, Exact, Key, Mutation, connect
+from txn.clock import SystemClock
 from txn.server.listening import listen
-from txn.server.options import Limits
 from txn.server.ports import Server
 from txn.service import messages
 from txn.service.server import Transactional
@@ -109,74 +100,6 @@ def test_each_worker_shows_the_sums_of_all(tmp_path: Path) -> None:
         assert server.stop() == 0
 
 
-@contextmanager
-def page(app: Any, connections: int = 32) -> Iterator[int]:
-    """A server that shows metrics, in this process; its port."""
-    ports = [(listen("127.0.0.1", 0), partial(serving.MetricsConnection, app))]
-    with Server(ports, Limits(connections=connections)) as server:
-        yield server.ports[0]
-
-
-def hello(environ: Any, start: Any) -> list[bytes]:
-    start("200 OK", [("Content-Type", "text/plain")])
-    return [b"hello"]
-
-
-def test_strangers_at_the_port_of_metrics_fill_no_log(
-    caplog: pytest.LogCaptureFixture,
-    capsys: pytest.CaptureFixture[str],
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    caplog.set_level(logging.INFO)
-    monkeypatch.setattr(serving._Handler, "timeout", 0.1)
-    with page(hello) as port:
-        with raw(port) as silent:
-            assert rest(silent) == b""
-        with raw(port) as broken:
-            broken.sendall(b"GET")
-            broken.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
-        assert read_metrics(f"http://127.0.0.1:{port}") == "hello"
-    assert (capsys.readouterr().err, caplog.text) == ("", "")
-
-
-def test_a_request_for_metrics_has_a_limit_as_a_whole(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(serving._Handler, "timeout", 0.3)
-    with page(hello, 1) as port:
-        with raw(port) as slow, suppress(ConnectionError):
-            began = time.monotonic()
-            while time.monotonic() < began + 60:
-                slow.sendall(b"G")
-                time.sleep(0.05)
-        assert time.monotonic() < began + 60
-        assert poll(lambda: has_room(port), 60_000)
-
-
-def test_a_page_that_cannot_be_made_is_told_once_a_second(
-    caplog: pytest.LogCaptureFixture, capsys: pytest.CaptureFixture[str]
-) -> None:
-    def fail(environ: Any, start: Any) -> list[bytes]:
-        raise ZeroDivisionError
-
-    with page(fail) as port:
-        for _ in range(10):
-            with pytest.raises(urllib.error.HTTPError):
-                read_metrics(f"http://127.0.0.1:{port}")
-    assert 1 <= caplog.text.count("metrics cannot be shown") < 10
-    assert "ZeroDivisionError" in caplog.text
-    assert capsys.readouterr().err == ""
-
-
-def has_room(port: int) -> bool:
-    with suppress(OSError):
-        return read_metrics(f"http://127.0.0.1:{port}") == "hello"
-    return False
-
-
-def test_metrics_without_transactions_are_refused() -> None:
-    with pytest.raises(InvalidRequestError, match="metrics are of transactions"):
-        Hosted("memory://", {"thrift2": 0}, metrics=0)
-
-
 @pytest.fixture
 def spans() -> Iterator[Spans]:
     with traced() as found:
@@ -229,27 +152,6 @@ def test_workers_send_their_spans_before_they_end(
     (there,) = read_spans(tmp_path / "spans")
     assert there["parent_id"] == f"0x{id_of(here):016x}"
     assert there["context"]["trace_id"] == f"0x{here.context.trace_id:032x}"
-
-
-def test_futures_and_many_have_each_a_child_of_their_own(spans: Spans) -> None:
-    with endpoint() as uri, connect(uri, table="data") as engine:
-        engine.ensure_table("data", ["d"])
-        callers, futures = [], []
-        for number in range(5):
-            with spans.tracer.start_as_current_span(f"caller {number}") as caller:
-                callers.append(id_of(caller))
-                key = Key(str(number), "d", "v", "data")
-                futures.append(engine.submit(([Mutation(key, "1")], [])))
-        for future in futures:
-            future.result(60)
-        engine.commit_many([([Mutation(X, "1")], []), ([Mutation(Y, "1")], [Exact(Y, "2")])])
-    found = spans.commits()
-    clients = [span for span in found if span.kind is SpanKind.CLIENT]
-    parents = sorted(parent_of(span) or 0 for span in found if span.kind is SpanKind.INTERNAL)
-    assert len(clients) == 7
-    assert [parent_of(span) for span in clients[:5]] == callers
-    assert parents == sorted(map(id_of, clients))
-    assert [attribute(span, "txn.outcome") for span in clients[5:]] == ["committed", "assertion"]
 
 
 def test_an_older_client_is_served_as_ever(spans: Spans, tmp_path: Path) -> None:

@@ -89,8 +89,7 @@ def installed(pytester: pytest.Pytester, monkeypatch: pytest.MonkeyPatch) -> pyt
 def test_each_test_gets_an_engine_on_a_store_of_its_own(
     installed: pytest.Pytester, setting: str, arguments: list[str], has_files: bool
 ) -> None:
-    """The run chooses the store, and a test another one: the option goes before the ini file, and
-    the marker, which is known, before both."""
+    """The option goes before the ini file, and the marker before both."""
     installed.makeini(f"[pytest]\n{setting}\n")
     installed.makepyfile(STORE)
     ran = installed.runpytest_subprocess("-rP", "--strict-markers", *arguments)
@@ -102,7 +101,6 @@ def test_each_test_gets_an_engine_on_a_store_of_its_own(
 def test_the_emulator_serves_clients_of_hbase_and_is_empty_for_each_test(
     installed: pytest.Pytester, arguments: list[str]
 ) -> None:
-    """Many runs, and many workers of a run, find ports of their own; no thread goes on."""
     installed.makeconftest(THREADS)
     installed.makepyfile(EMULATOR)
     ran = installed.runpytest_subprocess("-W", "error", *arguments)
@@ -124,6 +122,5 @@ def test_where_the_extra_is_missing_the_fixture_names_it(installed: pytest.Pytes
 def test_a_project_that_uses_no_fixture_imports_nothing_of_the_library(
     installed: pytest.Pytester,
 ) -> None:
-    """The plugin is there for every test run of every project in the environment."""
     installed.makepyfile(UNUSED)
     installed.runpytest_subprocess("-W", "error").assert_outcomes(passed=1)

@@ -59,8 +59,7 @@ def test_every_extra_has_a_trial_and_is_named_on_a_page() -> None:
 @pytest.mark.long
 @pytest.mark.parametrize("extra", TRIED)
 def test_an_extra_is_enough_for_what_it_is_for(extra: str, having: Having) -> None:
-    """On a machine of ours all of them are installed, and each finds what another one brought. The
-    name of a driver does not tell a newcomer what to install: where it is missing, ours is said."""
+    """Here all of them are installed, and each finds what another one brought."""
     trial = TRIALS[extra]
     done = having(extra).run_program(trial.works)
     assert done.returncode == 0, done.stderr
@@ -73,8 +72,6 @@ def test_an_extra_is_enough_for_what_it_is_for(extra: str, having: Having) -> No
 @pytest.mark.long
 @pytest.mark.parametrize("extra", ["hbase", "emulator", "console"])
 def test_our_files_are_found_in_a_zip(extra: str, tmp_path: Path) -> None:
-    """`spark-submit --py-files` and pex import from a zip, where a file beside a module has no
-    path."""
     with zipfile.ZipFile(tmp_path / "ours.zip", "w") as ours:
         for name in tracked_files(*PACKAGES):
             ours.write(ROOT / name, name)

@@ -64,8 +64,7 @@ atexit.register(lambda: print(json.dumps(sorted({name.partition(".")[0] for name
 
 
 def test_what_is_built_has_what_git_has_and_nothing_else(built: Distributions) -> None:
-    """Who installs misses a template that is not packaged; no other test does. Distributions build
-    the documentation from the sdist, and run the tests."""
+    """Who installs misses a template that is not packaged; no other test does."""
     files = {name for name in read_wheel(built.wheel) if ".dist-info/" not in name}
     assert files == set(tracked_files(*PACKAGES))
     assert {f"{package}/py.typed" for package in PACKAGES} <= files
@@ -76,12 +75,10 @@ def test_what_is_built_has_what_git_has_and_nothing_else(built: Distributions) -
 
 
 def test_the_sdist_makes_the_wheel_that_the_checkout_makes(built: Distributions) -> None:
-    """Distributions build from the sdist, and it knows no git."""
     assert read_wheel(built.wheel) == read_wheel(built.direct)
 
 
 def test_the_metadata_is_what_an_index_takes(built: Distributions) -> None:
-    """It is checked on upload, when the version is already tagged."""
     metadata = Metadata.from_email(read_metadata(built.wheel), validate=True)
     assert str(metadata.version) == PROJECT["version"]
     assert not metadata.version.is_devrelease or "HBASE_TXN_TEST_DIST" not in os.environ
@@ -94,7 +91,6 @@ def test_the_metadata_is_what_an_index_takes(built: Distributions) -> None:
 
 @pytest.mark.fast
 def test_pythons_that_are_promised_are_the_ones_that_are_tried() -> None:
-    """The classifiers, what pip lets in, and what `make` and the workflow look for say the same."""
     minors = re.findall(r":: 3\.(\d+)$", "\n".join(PROJECT["classifiers"]), re.MULTILINE)
     assert minors == ["11", "12", "13", "14"]
     assert SpecifierSet(PROJECT["requires-python"]) == SpecifierSet(f">=3.{minors[0]}")
@@ -115,8 +111,6 @@ def test_the_changes_of_the_version_are_told() -> None:
 def test_the_example_and_the_command_run_without_an_extra(
     core: Environment, tmp_path: Path
 ) -> None:
-    """`pip install .` gives this much, says README. The script is made from an entry point, which
-    an editable install does not try."""
     done = core.run(core.python, "-c", EXAMPLE, HOME=str(tmp_path))
     assert (done.returncode, done.stderr) == (0, "")
     assert done.stdout.startswith("nothing was written:")
@@ -127,8 +121,7 @@ def test_the_example_and_the_command_run_without_an_extra(
 
 @pytest.mark.long
 def test_the_example_is_typed_for_who_installs(core: Environment, tmp_path: Path) -> None:
-    """Without py.typed, or with a name that is left without a type, `mypy --strict` complains there
-    and not here. It is that of the tests, and not installed beside the wheel."""
+    """Without py.typed `mypy --strict` complains there and not here."""
     (tmp_path / "example.py").write_text(EXAMPLE)
     (tmp_path / "revealed.py").write_text(REVEALED)
     options: list[str | Path] = ["--strict", "--config-file=", "--cache-dir", core.folder / "mypy"]
@@ -217,7 +210,6 @@ def test_lower_bounds_have_no_known_weakness() -> None:
 
 @pytest.mark.fast
 def test_the_workflow_runs_what_a_change_must_pass() -> None:
-    """By the rules by which it lands, with targets that there are, and to an end of its own."""
     assert ".ci/run" in [step.get("run") for step in JOBS["tests"]["steps"]]
     assert (ROOT / ".ci" / "run").stat().st_mode & 0o111
     makefile = (ROOT / "Makefile").read_text()
@@ -231,8 +223,7 @@ def test_the_workflow_runs_what_a_change_must_pass() -> None:
 
 @pytest.mark.fast
 def test_the_workflow_may_read_and_nothing_else() -> None:
-    """What a pull request brings runs with these rights, and no job asks for more. A tag of an
-    action can be moved to other code; a short hash is no commit, and one of 39 digits a typo."""
+    """What a pull request brings runs with these rights; a tag can be moved to other code."""
     text = WORKFLOW.read_text()
     assert yaml.safe_load(text)["permissions"] == {"contents": "read"}
     assert [name for name, job in JOBS.items() if "permissions" in job] == []

@@ -8,16 +8,14 @@ from typing import Any
 import pytest
 
 from recovery.bounds import ReadLimits, Stop
-from recovery.console.keys import MOST_VALUES, list_sizes, list_table_keys, read_key_details
-from recovery.inspect import VERSIONS
-from tests.unit.test_search import Weighing
+from recovery.console.keys import list_sizes, list_table_keys, read_key_details
 from tests.unit.worlds import TABLE, World, X, Y, Z, after_status
 from txn.assertions import Some
 from txn.errors import NotApplied
-from txn.model import Cell, Delete, Edit, Family, Key, Mutation
+from txn.model import Cell, Delete, Edit, Key, Mutation
 from txn.protocol.locks import read_lock
 from txn.protocol.statuses import ProtocolName, Status
-from txn.stores.base import Store, TableSize
+from txn.stores.base import TableSize
 from txn.testing.counting import CountingStore
 from txn.testing.faulty import Crash, Fault, Reply
 
@@ -77,28 +75,8 @@ def test_a_key_is_shown_with_the_versions_before_it(protocol: ProtocolName) -> N
     assert (gone.cells.value, gone.is_ours, gone.earlier) == (None, True, [])
 
 
-@pytest.mark.parametrize(
-    ("size", "kept", "shown"), [(1, 30, VERSIONS - 1), (1, VERSIONS, 9), (1, 5, 4), (10_000, 30, 3)]
-)
-def test_of_the_versions_before_some_are_read_and_it_is_told(
-    size: int, kept: int, shown: int
-) -> None:
-    world = World()
-    world.store.ensure_table(b"deep", {b"d": Family(versions=50)})
-    key = Key("x", "d", "x", "deep")
-    for number in range(kept):
-        world.store.write([Edit(key, b"x" * size, 100 + number)])
-    store = Weighing(world.store)
-    context = replace(world.engine.context, store=store)
-    found = read_key_details(context, key, ReadLimits(bytes_=50_000))
-    assert [cell.timestamp for cell in found.earlier] == [98 + kept - at for at in range(shown)]
-    assert found.are_all is (kept < VERSIONS)
-    assert store.largest <= 50_000
-
-
 @both
 def test_a_held_key_is_shown_with_its_holder(protocol: ProtocolName) -> None:
-    """And how far that one has come."""
     world = World(protocol=protocol)
     world.engine.commit([Mutation(X, b"1"), Mutation(Y, b"1")])
     row_key = left_by(world, Status.ASSERTED)
@@ -123,22 +101,6 @@ def test_a_value_that_was_put_past_the_protocol_is_not_ours(protocol: ProtocolNa
 
 
 @both
-def test_a_lock_that_says_nothing_is_shown_as_it_is(protocol: ProtocolName) -> None:
-    world = World(protocol=protocol)
-    lock = world.engine.context.rules.lock_of(X)
-    world.store.write([Edit(lock, b"zebra crossing", 5)])
-    found = read_key_details(world.engine.context, X)
-    assert (found.cells.holder, found.holder_row, found.count) == (b"zebra crossing", None, None)
-
-
-def test_a_key_of_a_table_that_is_not_there_is_said_to_be_so() -> None:
-    world = World()
-    found = read_key_details(world.engine.context, Key("x", "d", "x", "gone"))
-    assert not found.is_there
-    assert (found.cells.value, found.is_ours, found.transactions.rows) == (None, None, [])
-
-
-@both
 def test_a_table_is_listed_in_pages(protocol: ProtocolName) -> None:
     world = World(protocol=protocol)
     keys = [Key(f"r{row:02}", "d", name, TABLE) for row in range(12) for name in ("a", "b")]
@@ -159,24 +121,6 @@ def test_a_table_is_listed_in_pages(protocol: ProtocolName) -> None:
     assert holders == {keys[-2]: b"", keys[-1]: b""}
     held = read_key_details(context, X).cells.holder
     assert held == row_key
-
-
-def test_a_row_of_many_columns_is_cut_and_it_is_told() -> None:
-    world = World()
-    few = [Key(row, "d", "c", TABLE) for row in ("a", "z")]
-    many = [Key("m", "d", f"{number:04}", TABLE) for number in range(MOST_VALUES + 7)]
-    world.store.write([Edit(key, b"1", 5) for key in (*few, *many)])
-    context, found, start, cuts = world.engine.context, [], b"", []
-    while True:
-        page = list_table_keys(context, TABLE, start)
-        assert len(page.keys) <= MOST_VALUES
-        found += [each.key for each in page.keys]
-        cuts.append(page.cut)
-        if page.next is None:
-            break
-        start = page.next
-    assert found == [few[0], *many[:MOST_VALUES], few[1]]
-    assert cuts == [0, 7, 0]
 
 
 def test_a_page_of_a_table_is_bounded() -> None:
@@ -214,12 +158,3 @@ def test_tables_are_listed_with_what_the_store_can_tell(monkeypatch: pytest.Monk
 
     monkeypatch.setattr(world.faults, "measure_tables", fail)
     assert list_sizes(world.engine.context)[0][0].size == TableSize()
-    bare = replace(world.engine.context, store=NoMeter(world.store))
-    assert list_sizes(bare)[0][0].size == TableSize()
-
-
-class NoMeter:
-    """A store that cannot tell sizes, as that of a server."""
-
-    def __init__(self, store: Store) -> None:
-        self.list_tables = store.list_tables

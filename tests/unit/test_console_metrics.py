@@ -5,16 +5,13 @@ from __future__ import annotations
 import math
 import socket
 import threading
-import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from socketserver import BaseRequestHandler, ThreadingTCPServer
 
 import pytest
 
-from recovery.console import metrics as metrics_module
-from recovery.console.metrics import EVERY_MS, ServerCounts, ServerMetrics, read_histogram
-from recovery.console.statistics import Latency
+from recovery.console.metrics import EVERY_MS, ServerCounts, ServerMetrics
 from txn.clock import ManualClock
 from txn.errors import InvalidRequestError
 
@@ -102,7 +99,6 @@ def list_phase(phase: str, *numbers: int) -> str:
 
 
 def test_how_long_phases_took_is_told_from_the_first_look_on(address: str, page: Page) -> None:
-    """Whatever became of a batch; phases without one are left out."""
     quiet = list_phase("clean", 1, 1, 1)
     told = [(5, 5, 5), (5, 55, 55), (5, 99, 105)]
     counts = follow(address, page, *(quiet + list_phase("lock", *numbers) for numbers in told))
@@ -110,41 +106,6 @@ def test_how_long_phases_took_is_told_from_the_first_look_on(address: str, page:
     assert (lock.phase, lock.number) == ("lock", 200)
     assert lock.p50 == pytest.approx(1 + 9 * 100 / 188)
     assert (lock.p95, lock.p99) == (math.inf, math.inf)
-
-
-def test_a_time_lies_within_its_bucket() -> None:
-    found = read_histogram("put", {0.001: 50, 0.01: 100, math.inf: 100})
-    assert found == Latency("put", 100, 1.0, pytest.approx(9.1), pytest.approx(9.82))
-
-
-def test_a_phase_of_a_restarted_server_may_have_no_total(address: str, page: Page) -> None:
-    """If as many batches took long before its end as took little time since, only the buckets
-    between have grown."""
-    told = list_phase("lock", 0, 0, 7), list_phase("lock", 0, 7, 7)
-    assert follow(address, page, *told).phases == []
-
-
-def test_a_server_is_not_asked_at_each_look(address: str, page: Page) -> None:
-    clock = ManualClock()
-    servers = ServerMetrics([address], clock)
-    page.append(tell(1, 0))
-    servers.refresh()
-    page.append(tell(2, 0))
-    clock.advance(EVERY_MS - 1)
-    assert count(servers).conflicts == {}
-
-
-@pytest.mark.parametrize(
-    "text",
-    [
-        "no metrics {",
-        "hbase_txn_conflicts_total{ 1",
-        'hbase_txn_phase_seconds_bucket{phase="lock",le="soon"} 1\n',
-    ],
-)
-def test_a_server_that_tells_nonsense_is_named(text: str, address: str, page: Page) -> None:
-    page.append(text)
-    assert list(count(ServerMetrics([address], ManualClock())).silent) == [address]
 
 
 @pytest.mark.parametrize(
@@ -170,22 +131,6 @@ def test_a_server_that_answers_anything_else_keeps_no_other_from_being_asked(
     assert list(counts.silent) == [other]
     assert why in counts.silent[other]
     assert counts.since_ms is not None
-
-
-def test_a_server_that_answers_slowly_is_not_waited_for(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(metrics_module, "TIMEOUT_S", 0.3)
-
-    def answer(connection: socket.socket) -> None:
-        connection.sendall(b"HTTP/1.1 200 OK\r\nContent-Length: 9000\r\n\r\n")
-        for _ in range(1_200):
-            connection.sendall(b"x")
-            time.sleep(0.05)
-
-    with answering(answer) as slow:
-        began_s = time.monotonic()
-        counts = count(ServerMetrics([slow], ManualClock()))
-        assert time.monotonic() - began_s < 60
-    assert list(counts.silent) == [slow]
 
 
 def test_a_server_that_does_not_answer_is_named() -> None:

@@ -4,21 +4,16 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-import pytest
-
 from recovery.console.owners import (
-    KEYS_OF_WAITER,
-    LIMITS,
     LeftTransactions,
     Owners,
     WaitingTransaction,
     make_trees,
 )
-from recovery.console.search import Unfinished, UnfinishedScan
+from recovery.console.search import UnfinishedScan
 from recovery.findings import GRACE_MS, Kind
-from recovery.scan import Head
 from tests.unit.test_console_search import scan_all
-from tests.unit.test_search import NOW_MS, TXN, Fetching, Rows
+from tests.unit.test_search import NOW_MS, TXN, Rows
 from txn.model import Edit, Family, Key, Mutation
 from txn.protocol.codec import encode_buffer
 from txn.protocol.context import Context
@@ -73,19 +68,6 @@ def test_a_heartbeat_is_a_sign_of_life() -> None:
     assert find_left(rows).total == 1
 
 
-def test_an_old_count_does_not_make_the_living_dead() -> None:
-    """A round through a large table takes longer than a lock TTL, and so does a break between two
-    visits. Heartbeats that came since were not read."""
-    rows = Rows()
-    rows.put([new_row_key(NOW_MS, 1)], Status.WRITTEN, at_ms=NOW_MS)
-    found = scan_all(UnfinishedScan(rows.context))
-    rows.clock.advance(10 * GRACE_MS)
-    owners = Owners(rows.context)
-    owners.refresh(found)
-    assert owners.left is not None
-    assert owners.left.total == 0
-
-
 def test_each_owner_has_its_own_lock_ttl() -> None:
     rows = Rows()
     (row_key,) = rows.put([new_row_key(NOW_MS, 1)], Status.WRITTEN, at_ms=NOW_MS)
@@ -96,46 +78,6 @@ def test_each_owner_has_its_own_lock_ttl() -> None:
     assert find_left(rows).total == 0
     rows.clock.advance(1)
     assert find_left(rows).total == 1
-
-
-def test_what_is_read_of_requests_is_bounded_and_kept() -> None:
-    rows = Rows()
-    many = 2 * LIMITS.rows + 50
-    rows.put([new_row_key(NOW_MS, at) for at in range(many)], Status.LOCKED, at_ms=NOW_MS)
-    rows.clock.advance(GRACE_MS)
-    store = Fetching(rows.store)
-    context = replace(rows.context, store=store)
-    owners = Owners(context)
-    totals, calls = [], []
-    for _ in range(5):
-        before = store.calls["read"]
-        refresh(context, owners)
-        assert owners.left is not None
-        totals.append((owners.left.total, owners.left.is_estimate))
-        calls.append(store.calls["read"] - before)
-    assert totals == [(450, True), (450, True), (450, False), (450, False), (450, False)]
-    assert calls[0] <= LIMITS.rows // 2
-    assert calls[3:] == [0, 0]
-
-
-def test_a_number_that_may_be_wrong_says_so() -> None:
-    rows = Rows()
-    (row_key,) = rows.put([new_row_key(NOW_MS, 1)], Status.WRITTEN, at_ms=NOW_MS)
-    rows.store.write([Edit(column(TXN, row_key, b"buffer"), b"junk", NOW_MS + 1)])
-    rows.clock.advance(GRACE_MS - 1)
-    assert find_left(rows).total == 0
-    rows.clock.advance(1)
-    found = find_left(rows)
-    assert (found.total, found.is_estimate) == (1, True)
-    store = Fetching(rows.store)
-    owners = refresh(replace(rows.context, store=store))
-    before = store.calls["read"]
-    refresh(replace(rows.context, store=store), owners)
-    assert store.calls["read"] == before, "it was read again, perhaps before others"
-    owners = Owners(Rows().context)
-    owners.refresh(Unfinished(0, 0, heads=[], is_complete=False))
-    assert owners.left is not None
-    assert owners.left.is_estimate
 
 
 class Locked(Rows):
@@ -187,20 +129,6 @@ def test_those_who_wait_for_a_dead_client_are_seen() -> None:
     assert [each.row_key for each in root.waiters] == [waiter]
 
 
-def test_one_that_has_its_locks_by_now_waits_no_more() -> None:
-    rows = Locked()
-    rows.begin(1, A, holds=1, status=Status.LOCKED)
-    waiter = rows.begin(2, A)
-    found = scan_all(UnfinishedScan(rows.context))
-    rows.clock.advance(1_000)
-    owners = Owners(rows.context)
-    owners.refresh(found)
-    assert len(owners.waiting) == 1
-    rows.put([waiter], Status.COMPLETE, at_ms=NOW_MS + 1)
-    owners.refresh(found)
-    assert owners.waiting == []
-
-
 def test_a_holder_without_a_row_and_a_table_that_is_gone_are_no_obstacle() -> None:
     rows = Locked()
     gone = new_row_key(NOW_MS, 9)
@@ -222,17 +150,6 @@ def test_row_family_locks_are_waited_for_as_well() -> None:
     assert (root.row_key, [each.row_key for each in root.waiters]) == (holder, [waiter])
 
 
-def test_how_many_locks_are_read_is_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("recovery.console.owners.MOST_WAITERS", 2)
-    rows = Locked()
-    many = [Key(f"{at:03}", "d", "x", b"data") for at in range(3 * KEYS_OF_WAITER)]
-    rows.begin(1, *many, holds=len(many), status=Status.LOCKED)
-    for uid in range(2, 9):
-        rows.begin(uid, *many)
-    (root,) = rows.list_waiting()
-    assert len(root.waiters) == 2
-
-
 def test_a_cycle_is_shown_once_and_marked() -> None:
     """The order of keys allows none; one that is seen is a fault, or a look at two instants."""
     wait = {b"a": b"b", b"b": b"c", b"c": b"a", b"d": b"a", b"e": b"e"}
@@ -246,9 +163,3 @@ def test_a_cycle_is_shown_once_and_marked() -> None:
     assert [each.row_key for each in first.waiters] == [b"c", b"d"]
     assert [each.row_key for each in first.waiters[0].waiters] == [b"b"]
     assert own.waiters == first.waiters[0].waiters[0].waiters == []
-
-
-def test_a_head_knows_the_last_sign_of_life() -> None:
-    assert Head(b"row", Status.WRITTEN, 5).find_alive_ms(10, 1) == 5
-    assert Head(b"row", Status.WRITTEN, 5, 7).find_alive_ms(10, 1) == 7
-    assert Head(b"row", Status.WRITTEN, 5, 12).find_alive_ms(10, 1) == 5

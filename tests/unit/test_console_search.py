@@ -5,10 +5,8 @@ from __future__ import annotations
 
 import csv
 import json
-import threading
 import time
 from collections.abc import Iterator
-from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 from random import Random
 from typing import Any
@@ -18,11 +16,9 @@ import pytest
 from recovery.bounds import ReadLimits, Stop
 from recovery.console import search
 from recovery.console.downloads import COLUMNS, Download, make_harmless, stream_csv, stream_json
-from recovery.console.progress import PARTS, CheckProgress, find_bounds, find_position
+from recovery.console.progress import CheckProgress
 from recovery.console.search import (
     MAX_KEPT,
-    MOST_AT_ONCE,
-    OLDEST,
     UNKNOWN,
     Search,
     Searches,
@@ -34,8 +30,7 @@ from recovery.search import COUNT, Query, SearchPage
 from tests.unit.test_search import ALL, NOW_MS, TXN, Fetching, Rows
 from tests.unit.worlds import X
 from txn.errors import NotApplied, StoreError
-from txn.model import Edit, Family, Key, Mutation, Row
-from txn.protocol.listing import strip_bucket
+from txn.model import Edit, Family, Key, Mutation
 from txn.protocol.row import column, new_row_key
 from txn.protocol.statuses import FENCED, Status
 from txn.request import Request
@@ -79,27 +74,6 @@ def test_the_unfinished_are_counted_and_the_oldest_are_kept() -> None:
     assert scan_rows(Rows()).rows == 0
 
 
-def test_only_the_oldest_and_the_first_are_kept(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("recovery.console.search.MAX_HEADS", 70)
-    rows = Rows()
-    for at in range(100):
-        rows.put([new_row_key(NOW_MS - at, at)], Status.LOCKED, at_ms=NOW_MS - at)
-    found = scan_rows(rows)
-    assert (found.rows, len(found.heads), found.has_all) == (100, 70, False)
-    assert [head.since for head in found.oldest] == [*range(NOW_MS - 99, NOW_MS - 99 + OLDEST)]
-
-
-def test_those_with_a_status_are_listed_newest_first() -> None:
-    rows = Rows()
-    keys = [b"%02d." % (at % 3) + new_row_key(NOW_MS - at, at) for at in range(9)]
-    rows.put(keys, Status.LOCKED)
-    rows.put([new_row_key(NOW_MS - 4, 99)], Status.WRITTEN)
-    found = scan_rows(rows)
-    listed = found.select([Status.LOCKED], strip_bucket(keys[2]))
-    assert [head.row_key for head in listed] == keys[3:]
-    assert found.select([Status.PUT], b"x") == []
-
-
 def test_what_is_finished_is_not_sent() -> None:
     rows = Rows()
     rows.put([new_row_key(NOW_MS - 100 * at, at) for at in range(20_000)])
@@ -109,43 +83,6 @@ def test_what_is_finished_is_not_sent() -> None:
     assert found.rows == 1
     assert store.rows < 50
     assert store.calls["scan"] < 50
-
-
-class Pondering(Fetching):
-    """A store that takes a millisecond for each row that it passes."""
-
-    def __init__(self, rows: Rows) -> None:
-        super().__init__(rows.store)
-        self._rows_of = rows
-
-    def scan(self, *args: Any, **options: Any) -> Iterator[Row]:
-        table, start, stop = args[:3]
-        if len(args) > 4 and args[4]:  # the filter has to look at each
-            passed = sum(1 for _ in self._rows_of.store.scan(table, start, stop, args[3]))
-            self._rows_of.clock.advance(passed)
-        yield from super().scan(*args, **options)
-
-
-def test_a_step_takes_about_the_time_that_it_is_given() -> None:
-    rows, rng = Rows(), Random(1)
-    for far in (0, 10**7, 10**10):
-        keys = [new_row_key(NOW_MS - far - 10 * at, rng.getrandbits(99)) for at in range(3_000)]
-        rows.put(keys)
-        rows.put(keys[::500], Status.LOCKED, at_ms=NOW_MS + 1)
-    store = Pondering(rows)
-    scan = UnfinishedScan(replace(rows.context, store=store))
-    steps = []
-    while True:
-        began_ms = rows.clock.monotonic_ms()
-        found = scan.advance(400)
-        steps.append(rows.clock.monotonic_ms() - began_ms)
-        if found.is_complete:
-            break
-        assert scan.latest is None
-    assert found.statuses == {"1-LOCKED": 18}
-    assert len(steps) > 10
-    assert max(steps) <= 1_000
-    assert store.calls["scan"] < 400
 
 
 def test_a_step_that_fails_leaves_no_round_that_seems_whole() -> None:
@@ -169,7 +106,6 @@ def test_a_step_that_fails_leaves_no_round_that_seems_whole() -> None:
 
 @pytest.mark.parametrize("prefix", [b"", b"00."])
 def test_rows_of_others_hide_nothing(prefix: bytes) -> None:
-    """Nor does a status of a newer version: nobody knows whether it is finished."""
     rows = Rows()
     rows.put([prefix + new_row_key(NOW_MS, 1)], Status.LOCKED)
     for junk in (b"transaction.0junk", b"transaction.", b"transaction.zebra"):
@@ -191,7 +127,6 @@ def test_a_status_is_as_old_as_the_server_says() -> None:
 
 
 FEW = ReadLimits(rows=100)
-PATIENCE_S = 30
 LOCKED = Query(statuses=frozenset({Status.LOCKED}))
 
 
@@ -231,81 +166,7 @@ def test_a_search_continues_until_it_has_found_what_is_far_back() -> None:
     assert searches.find(Query(key=X), None, again=True).guard is not search.guard
 
 
-def test_a_full_page_is_not_continued() -> None:
-    rows = Rows()
-    rows.put([new_row_key(NOW_MS - at, at) for at in range(2_000)])
-    search = make(rows).find(Query(), None, again=True)
-    assert (search.is_running, len(search.rows), search.page.read) == (False, COUNT, COUNT)
-    assert search.page.stopped is Stop.FOUND
-
-
-@pytest.mark.parametrize("again", [False, True])
-def test_a_search_says_how_far_it_has_come(again: bool) -> None:
-    rows = Rows()
-    put_needle(rows)
-    store = Fetching(rows.store)
-    searches = make(rows, store=store)
-    search = searches.find(Query(key=X), None, again=True)
-    for _ in range(9):
-        assert search.is_running
-        before = store.rows
-        search = searches.find(Query(key=X), None, again=again)
-        assert 100 <= store.rows - before <= 102  # and at first the oldest row of the table
-    assert search.page.read == 1_000
-    assert search.done == pytest.approx(900 / 1_900, abs=0.01)
-    assert len(finish(searches, Query(key=X)).rows) == 1
-
-
-class Waiting(Fetching):
-    """A store that notes which threads wait for its scans, until it is let go."""
-
-    def __init__(self, rows: Rows) -> None:
-        super().__init__(rows.store)
-        self.waiting: set[int] = set()
-        self.is_let_go = threading.Event()
-        self.is_let_go.set()
-
-    def scan(self, *args: Any, **options: Any) -> Iterator[Row]:
-        self.waiting.add(threading.get_ident())
-        assert self.is_let_go.wait(PATIENCE_S)
-        yield from super().scan(*args, **options)
-
-
-def test_few_searches_continue_at_once() -> None:
-    rows = Rows()
-    put_needle(rows)
-    store = Waiting(rows)
-    searches = make(rows, store=store)
-    queries = [Query(label=f"{number}") for number in range(MAX_KEPT)]
-    for query in queries:
-        searches.find(query, None, again=True)
-    store.waiting.clear()
-    store.is_let_go.clear()
-    with ThreadPoolExecutor(MAX_KEPT) as pool:
-        work = [pool.submit(finish, searches, query) for query in queries]
-        deadline = time.monotonic() + PATIENCE_S
-        while len(store.waiting) < MOST_AT_ONCE:
-            assert time.monotonic() < deadline
-            time.sleep(0.005)
-        time.sleep(0.1)  # the others would have come by now
-        waiting = len(store.waiting)
-        store.is_let_go.set()
-        assert all(each.result().page.next is None for each in work)
-    assert waiting == MOST_AT_ONCE
-
-
-def test_an_update_does_not_wait_for_another_of_the_same_search() -> None:
-    rows, query = Rows(), Query(key=X)
-    put_needle(rows)
-    searches = make(rows)
-    search = searches.find(query, None, again=False)
-    with searches._kept[query, None].guard:  # another request reads for it
-        assert searches.find(query, None, again=False) == search
-    assert searches.find(query, None, again=False) != search
-
-
 def test_few_searches_are_kept() -> None:
-    """The oldest one gives way, and begins anew if its page is still open."""
     rows = Rows()
     put_needle(rows)
     searches = make(rows)
@@ -358,36 +219,6 @@ def test_what_is_known_to_be_unfinished_is_shown_at_once() -> None:
     assert found == [new, *locked[:3], *locked[4:]]
 
 
-def test_what_is_known_is_searched_by_its_other_facts() -> None:
-    rows = Rows()
-    put_locked(rows)
-    unfinished = scan_rows(rows)
-    searches = make(rows, unfinished)
-    searches.find(replace(LOCKED, key=X), None, again=True)
-    search = finish(searches, replace(LOCKED, key=X))
-    assert (search.rows, search.page.next) == ([], None)
-
-
-def test_what_is_known_so_far_is_shown_while_the_search_goes_on() -> None:
-    rows = Rows()
-    locked = put_locked(rows, 10)
-    unfinished = replace(scan_rows(rows), is_complete=False)
-    searches = make(rows, unfinished)
-    search = searches.find(LOCKED, None, again=True)
-    assert search.is_running
-    assert list_found(search) == locked
-    search = finish(searches, LOCKED)
-    assert (list_found(search), search.as_of) == (locked, None)
-    assert search.page.stopped is Stop.BEGINNING
-
-
-@pytest.mark.parametrize("statuses", [{Status.LOCKED, Status.COMPLETE}, {None}, None])
-def test_what_may_be_finished_is_not_known(statuses: Any) -> None:
-    query = Query(statuses=None if statuses is None else frozenset(statuses))
-    assert not query.is_for_unfinished
-    assert LOCKED.is_for_unfinished
-
-
 def put_many(count: int) -> Rows:
     rows = Rows()
     request = Request((Mutation(X, b"1"),), labels={"=job": "a\n,b"})
@@ -425,14 +256,6 @@ def test_a_download_has_each_transaction_once() -> None:
     assert read_csv(read(Rows())) == [list(COLUMNS)]
 
 
-def test_a_download_reads_on_where_a_page_of_reading_ends() -> None:
-    rows = Rows()
-    needle = put_needle(rows)
-    document = read_json(read(rows, Query(key=X)))
-    assert [each["transaction"] for each in document["transactions"]] == [needle.decode()]
-    assert (document["complete"], document["read"]) == (True, 2_001)
-
-
 @pytest.mark.parametrize(
     ("limit", "value", "stop"),
     [("MOST_DOWNLOADED", COUNT, Stop.ROWS), ("DOWNLOAD_MS", 0, Stop.TIME)],
@@ -451,15 +274,6 @@ def test_a_download_that_reaches_a_limit_says_so(
     assert (len(rest["transactions"]), rest["complete"]) == (7, True)
 
 
-def test_a_search_by_age_stops_where_its_page_does() -> None:
-    """Older transactions may match, if they were finished late."""
-    rows = put_many(1)
-    rows.put([new_row_key(NOW_MS - 10**7, 1)])
-    document = read_json(read(rows, Query(newer_than_ms=1_000)))
-    assert (len(document["transactions"]), document["complete"]) == (1, False)
-    assert document["stopped"] == Stop.AGE.value
-
-
 def test_a_store_that_fails_on_the_way_leaves_no_half_file() -> None:
     (page,) = make(put_many(1)).read_pages(Query(), None)
 
@@ -474,7 +288,6 @@ def test_a_store_that_fails_on_the_way_leaves_no_half_file() -> None:
 
 
 def test_a_cell_is_no_formula_and_has_no_letter_that_is_obeyed() -> None:
-    """A formula may hide behind one, and a terminal may be what shows the file."""
     for text in ("=1+1", "+1", "-1", "@SUM(A1)", "\uff1d1", "\uff0b1"):
         assert make_harmless(text) == f"'{text}"
     for letter in "\t\r\n\x07\x1b\u202e":
@@ -521,24 +334,3 @@ def test_progress_grows_with_what_is_read(tables: tuple[bytes, ...]) -> None:
     assert max(gaps) <= 35, "a third of it in one leap"
     half = seen.index(next(percent for percent in seen if percent >= 50))
     assert 0.1 < half / len(seen) < 0.9
-
-
-def test_bounds_divide_the_rows(monkeypatch: pytest.MonkeyPatch) -> None:
-    rows = Rows()
-    fill(rows, 2_000)
-    bounds = find_bounds(rows.context, DATA)
-    assert bounds == sorted(set(bounds))
-    assert (bounds[0], bounds[-1]) == (b"a00000", b"zz01999")
-    assert PARTS // 2 < len(bounds) <= PARTS + 2
-    monkeypatch.setattr(type(rows.store), "find_splits", lambda *_: [])
-    assert find_bounds(rows.context, DATA) == [b"a00000", b"zz01999"]
-    empty = Rows().context
-    assert find_bounds(empty, TXN) == [b"", b""]
-    progress = CheckProgress(empty, ())
-    progress.reach(TXN, b"any")
-    assert progress.percent <= 99
-
-
-def test_a_position_lies_between_the_bounds() -> None:
-    places = {b"": 0.0, b"b0": 0.0, b"b2": 0.5, b"b4": 1.0, b"c": 2.0, b"d": 2.0}
-    assert {row: find_position([b"b0", b"b4", b"c"], row) for row in places} == places

@@ -2,13 +2,11 @@
 
 from __future__ import annotations
 
-import itertools
 import shutil
 from collections import namedtuple
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
 
 import pytest
 
@@ -23,7 +21,7 @@ from txn.model import Cell, Check, Edit, Family, Key, Mutation
 from txn.protocol.protocols import protocol_key
 from txn.protocol.row import DOCTOR_ROW, new_row_key
 from txn.protocol.statuses import ProtocolName
-from txn.stores.base import Store, StoreWrapper
+from txn.stores.base import Store
 from txn.testing.counting import CountingStore
 
 
@@ -114,7 +112,6 @@ def test_the_clocks_and_its_name_matter_more_to_a_fenced_database() -> None:
 
 
 def test_it_leaves_nothing_behind(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Not even a delete marker; where calls cannot be undone, it deletes what it wrote."""
     world = World()
     before, kept = list(world.store.scan(b"txn")), world.keys_kept()
     examined(world.store, world)
@@ -177,53 +174,6 @@ def test_a_server_that_does_not_behave_is_found() -> None:
         world = World()
         (found,) = wrong(examined(Odd(world.store, fault=fault), world))
         assert (found.about, found.verdict, found.mend != "") == (part, Verdict.WRONG, True)
-
-
-class Visited(StoreWrapper):
-    """A store that somebody else comes to before each call, whose number is told."""
-
-    def __init__(self, inner: Store, visit: Callable[[int], object]) -> None:
-        super().__init__(inner)
-        self.features = inner.features
-        self.calls = 0
-        self._visit = visit
-
-    def _around(self, name: str, items: tuple[Any, ...], call: Callable[[], Any]) -> Any:
-        self.calls += 1
-        self._visit(self.calls)
-        return call()
-
-
-def test_another_doctor_at_the_same_moment_makes_nothing_wrong() -> None:
-    """Each must not take the other's writes for a fault of the store."""
-    world = World()
-    for number in itertools.count(1):
-
-        def visit(call: int, wanted: int = number) -> None:
-            if call == wanted:
-                examined(world.store, world)
-
-        store = Visited(world.store, visit)
-        found = examined(store, world)
-        assert [each for each in found if each.verdict is Verdict.WRONG] == []
-        if store.calls < number:
-            break
-    assert number > 10
-
-
-@pytest.mark.parametrize(("slow", "verdicts"), [(3, []), (100, [Verdict.WRONG])])
-def test_a_store_is_slow_if_it_always_is(slow: int, verdicts: list[Verdict]) -> None:
-    """A busy server makes a pause now and then, which says nothing of the answers after it."""
-    world = World()
-    store = Visited(world.store, lambda call: world.clock.advance(1_500 if call <= slow else 0))
-    found = wrong(examined(store, world))
-    assert [each.verdict for each in found if each.about == "store"] == verdicts
-
-
-def test_the_versions_are_those_of_what_stores_rest_on() -> None:
-    versions = next(examine(World().engine.context))
-    names = [each.partition(" ")[0] for each in versions.seen.split(", ")]
-    assert set(names) >= {"hbase-txn", "protobuf", "kazoo", "thriftpy2", "happybase", "lmdb"}
 
 
 def test_missing_tables_are_named() -> None:

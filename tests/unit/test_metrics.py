@@ -4,11 +4,9 @@ alerts are made of: the same numbers wherever they are asked for, in bounded tim
 from __future__ import annotations
 
 import json
-import os
 import re
 import threading
 import time
-from contextlib import suppress
 from dataclasses import replace
 from pathlib import Path
 from typing import Any, get_args
@@ -23,8 +21,7 @@ from recovery.series import make_series_app, watch_health, watch_series, write_s
 from tests.integration.commands import run_here
 from tests.unit.test_search import NOW_MS, Rows
 from tests.unit.worlds import World, X, Y, Z, after_status, stopped_at
-from txn import AssertionFailedError, DeadlineError, Exact, Key, Mutation
-from txn.client.engine import Engine
+from txn import AssertionFailedError, Exact, Key, Mutation
 from txn.errors import NotApplied
 from txn.events import (
     Action,
@@ -32,20 +29,15 @@ from txn.events import (
     CallOutcome,
     CommitOutcome,
     Conflict,
-    Ended,
-    Event,
-    Phase,
     PhaseName,
-    Queued,
     QueueName,
     Retried,
     StoreCall,
 )
-from txn.metrics import MOST_TABLES, OTHER, Metrics, make_metrics_app, render_metrics
+from txn.metrics import MOST_TABLES, OTHER, Metrics, render_metrics
 from txn.model import Cell
 from txn.protocol.row import new_row_key
 from txn.protocol.statuses import Status
-from txn.stores import open_store
 from txn.stores.base import Store
 from txn.testing.counting import CountingStore
 from txn.testing.faulty import Fault, Reply
@@ -109,16 +101,6 @@ def test_every_metric_label_and_phase_is_documented_and_no_other() -> None:
         assert f"`{word}`" in documented()
 
 
-def test_no_phase_has_another_name() -> None:
-    world = World()
-    stopped_at(world, Status.ASSERTED)
-    with world.client(seed=2).transaction() as t:
-        t.scan()
-        t.put(X, b"3")
-    told = {event.name for event in world.events if isinstance(event, Phase)}
-    assert told == set(get_args(PhaseName)) - {"read", "roll forward", "roll back"}
-
-
 def test_what_a_client_meets_shows_in_the_counters() -> None:
     registry = CollectorRegistry()
     world = run(registry)
@@ -141,28 +123,6 @@ def test_what_a_client_meets_shows_in_the_counters() -> None:
         assert sample(registry, "queue_length", queue=queue) == 0
 
 
-@pytest.mark.parametrize(
-    ("last", "assertions", "phase"),
-    [("decide", [], "roll forward"), ("assert", [Exact(X, b"-")], "roll back")],
-)
-def test_what_is_left_to_others_is_counted(last: str, assertions: list[Exact], phase: str) -> None:
-    registry = CollectorRegistry()
-    metrics, world = Metrics(registry), World()
-
-    def on_event(event: Event) -> None:
-        metrics(event)
-        if isinstance(event, Phase) and event.name == last and event.outcome != "started":
-            world.faults.plan = lambda call: Fault(frozenset(), Reply.NOT_APPLIED)
-
-    world.on_event = on_event  # type: ignore[method-assign]
-    engine = world.client(world.faults, seed=2)
-    with suppress(AssertionFailedError):
-        assert not engine.commit([Mutation(X, b"1")], assertions).complete
-    assert sample(registry, "phase_transactions_total", phase=phase, outcome="failed") == 1
-    assert sample(registry, "phase_transactions_total", phase=phase, outcome="done") == 0
-    assert sample(registry, "phase_seconds_count", phase=phase, outcome="failed") is None
-
-
 def test_what_is_rare_is_there_from_the_start() -> None:
     """Prometheus sees no increase in a series whose first value is 1: the first would be missed."""
     registry = CollectorRegistry()
@@ -181,51 +141,6 @@ def test_what_is_rare_is_there_from_the_start() -> None:
     assert len(render_metrics(registry)[0].splitlines()) < 400
 
 
-@pytest.mark.parametrize("call", ["commit", "commit_many", "submit"])
-def test_a_request_that_is_late_at_once_was_not_begun(call: str) -> None:
-    world = World()
-    world.events.clear()
-    request = ([Mutation(X, b"1")], [])
-    if call == "commit_many":
-        (result,) = world.engine.commit_many([request], deadline_ms=[0])
-        assert isinstance(result, DeadlineError)
-    else:
-        with pytest.raises(DeadlineError):
-            if call == "commit":
-                world.engine.commit(*request, deadline_ms=0)
-            else:
-                world.engine.submit(request, deadline_ms=0).result(60)
-    world.engine.close()
-    ended = [event for event in world.events if isinstance(event, Ended)]
-    assert [(event.outcome, event.tries) for event in ended] == [("deadline", 0)]
-    assert not any(isinstance(event, Phase) and event.transactions for event in world.events)
-
-
-def test_a_child_of_a_fork_has_empty_queues_and_its_parent_keeps_its_own() -> None:
-    """What waits is its parent's, and never leaves the queues of the child, which would be too long
-    for ever."""
-    registry = CollectorRegistry()
-    metrics = Metrics(registry)
-    metrics(Queued("line", 3))
-    metrics(Queued("decided", 2))
-    child = os.fork()
-    if not child:
-        metrics(Queued("line", 1))
-        lengths = [sample(registry, "queue_length", queue=each) for each in get_args(QueueName)]
-        os._exit(0 if lengths == [1, 0, 0] else 1)
-    assert os.waitpid(child, 0)[1] == 0
-    assert sample(registry, "queue_length", queue="line") == 3
-
-
-def test_phases_are_measured_below_a_millisecond() -> None:
-    events: list[Event] = []
-    with Engine(open_store("memory://"), table="t", on_event=events.append) as engine:
-        engine.ensure_table("t", ["d"])
-        engine.commit([Mutation(Key("x", "d", "c"), "1")])
-    times = [event.elapsed_ms for event in events if isinstance(event, Phase)]
-    assert any(time % 1 for time in times if time is not None)
-
-
 def test_more_tables_than_there_may_be_labels_are_one() -> None:
     registry = CollectorRegistry()
     metrics = Metrics(registry)
@@ -234,21 +149,6 @@ def test_more_tables_than_there_may_be_labels_are_one() -> None:
             metrics(Conflict(b"t", Key("x", "d", "c", f"table{number}"), b"h"))
     assert sample(registry, "conflicts_total", table="table0") == 2
     assert sample(registry, "conflicts_total", table=OTHER) == 4
-
-
-def test_a_page_for_prometheus_is_rendered() -> None:
-    registry = CollectorRegistry()
-    run(registry)
-    page, kind = render_metrics(registry)
-    assert kind.startswith("text/plain")
-    assert b'hbase_txn_conflicts_total{table="data"} 1.0\n' in page
-    started: list[str] = []
-    (body,) = make_metrics_app()(
-        {"REQUEST_METHOD": "GET", "PATH_INFO": "/metrics", "QUERY_STRING": ""},
-        lambda status, headers: started.append(status),
-    )
-    assert started == ["200 OK"]
-    assert b"python_info" in body
 
 
 HOUR_MS = 3_600_000
@@ -261,7 +161,7 @@ class Away(CountingStore):
         super().__init__(inner)
         self._go_on = go_on
 
-    def read(self, *groups: Any) -> dict[Key, Cell | None]:  # type: ignore[override]
+    def read(self, *groups: Any) -> dict[Key, Cell | None]:
         if self._go_on is None:
             raise NotApplied("cannot connect to the gateway", gateway="secret:9090")
         self._go_on.wait()
@@ -304,13 +204,6 @@ def test_the_series_say_what_piles_up(rows: Rows, monkeypatch: pytest.MonkeyPatc
     again = CollectorRegistry()
     again.register(watch_series(rows.context))
     assert read_values(again) == VALUES | {"hbase_txn_expired_rows": 5}
-
-
-def test_an_empty_database_has_all_series() -> None:
-    registry = CollectorRegistry()
-    registry.register(watch_series(Rows().context))
-    names = {name for name in VALUES if "unfinished_transactions" not in name}
-    assert read_values(registry) == dict.fromkeys(names, 0)
 
 
 def test_a_file_is_replaced_as_a_whole_or_not_at_all(rows: Rows, tmp_path: Path) -> None:
@@ -389,8 +282,7 @@ def list_expressions() -> list[tuple[str, str, list[str]]]:
 
 
 def test_panels_and_rules_ask_for_what_there_is(rows: Rows) -> None:
-    """A name or label that is not there draws an empty panel, which looks like a quiet night, and
-    a rule on it never fires. What is counted, and seen by nobody, is not worth its time."""
+    """A name that is not there draws an empty panel, which looks like a quiet night."""
     registry = CollectorRegistry()
     run(registry)
     registry.register(watch_series(rows.context))

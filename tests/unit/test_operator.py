@@ -65,17 +65,6 @@ def test_the_holder_of_a_key_is_shown(shell: Shell) -> None:
         assert f"  locked by {shell.held} of {name_owner()}\n" in told
 
 
-def test_a_free_key_is_said_to_be_free(shell: Shell) -> None:
-    assert shell.run("show", "data/z/d:v").stdout == "data/z/d:v  free\n"
-    (shown,) = shell.read("show", "data/z/d:v")
-    assert (shown["locked_by"], shown["transaction"]) == (None, None)
-    assert shell.read("get", "data/z/d:v")[0]["locked_by"] is None
-    wrong = {"none/a/d:v": "no such table", "data/a/x:v": "no such family", "a/b": "a key is"}
-    for key, words in wrong.items():
-        done = shell.run("show", key)
-        assert done.exit_code and words in str(done.exception)
-
-
 def test_a_lock_without_a_transaction_is_shown_as_it_is(shell: Shell) -> None:
     ghost = f"{shell.held[:-36]}{'0' * 32}@txn"
     with connect(shell.uri) as engine:

@@ -12,7 +12,6 @@ import os
 import sys
 import uuid
 from collections.abc import Callable
-from io import BytesIO, TextIOWrapper
 from pathlib import Path
 from urllib.parse import quote
 
@@ -26,7 +25,6 @@ from recovery.text import error_text
 from tests.console.served import TOKEN, serve_here
 from tests.console.visits import ask
 from tests.unit.worlds import TABLE, World, stopped_at
-from txn import connect
 from txn.clock import SystemClock
 from txn.errors import InvalidRequestError
 from txn.leases import exclusive, open_leases
@@ -42,7 +40,6 @@ from txn.text import key_text, show_text
 EVIL = (
     "\x1b]0;title\x07\x9b8m\u202egpj\u2066\u200b\r\nerror: faked\x85\u2028 [bold]b[/bold] :smile:"
 )
-SHOWN = show_text(EVIL)
 RAW = EVIL.encode()
 KEY = Key(b"row" + RAW, b"d", RAW, TABLE)
 ROOM = 10_000
@@ -166,24 +163,6 @@ def test_a_command_ends_quietly_if_nobody_reads_it(
             with pytest.raises(SystemExit) as ended:
                 main()
         assert (ended.value.code, capsys.readouterr().err) == (141, "")
-
-
-def test_what_a_terminal_cannot_encode_is_escaped(
-    uri: str, run: Run, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    with connect(uri) as engine:
-        engine.ensure_table("t", ["d"])
-        done = engine.commit([Mutation(Key("r\u2603", "d", "c", "t"), "1")], labels={"a": "\xfc"})
-    for words in (["show", done.transaction.decode()], ["ls"], ["get", "x/\u2603\xfc/d:c"]):
-        with TextIOWrapper(BytesIO(), "ascii") as out:
-            monkeypatch.setattr(sys, "stdout", out)
-            monkeypatch.setattr(sys, "stderr", out)
-            monkeypatch.setattr(sys, "argv", ["txn", *words])
-            with pytest.raises(SystemExit) as ended:
-                main()
-            assert ended.value.code == (2 if words[0] == "get" else 0)
-            out.flush()
-            assert rb"\xfc" in out.buffer.getvalue() or rb"\u2603" in out.buffer.getvalue()
 
 
 def test_the_console_shows_stored_text_literally(row_key: str, uri: str, leases: str) -> None:

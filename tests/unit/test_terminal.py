@@ -9,11 +9,8 @@ from io import StringIO
 from pathlib import Path
 
 import pytest
-from rich.cells import cell_len
-from rich.console import Console
 
 from recovery.commands import main
-from recovery.commands.common import row_bar
 from tests.integration.test_commands import crashed
 from txn import AbortedError, Key, Mutation, Some, connect
 from txn.client.parts import PartsClient
@@ -99,16 +96,6 @@ def test_show_takes_what_ls_and_fsck_print(screen: Screen, uri: str) -> None:
 
 
 @pytest.mark.parametrize(
-    "command", ["show transaction", "fsck", "fsck --grace 0s", "fsck --grace 0s --repair"]
-)
-def test_explanations_and_findings_fit(screen: Screen, width: int, command: str) -> None:
-    one = screen("ls")[3].split()[0]
-    lines = screen(*command.replace("transaction", one).split())
-    assert max(map(len, lines)) <= width
-    assert "…" not in "".join(lines)
-
-
-@pytest.mark.parametrize(
     "command", ["locks ls", "locks ls --extended", "leases ls --leases sqlite:///{folder}/leases"]
 )
 def test_tables_of_locks_and_leases_lose_nothing(
@@ -125,30 +112,6 @@ def test_tables_of_locks_and_leases_lose_nothing(
     assert max(map(len, lines)) <= width
     column = "".join(line.partition("  ")[0] for line in lines)
     assert column.startswith("object") and column.endswith("/".join(parts))
-
-
-def test_a_value_is_printed_whole_and_wide_characters_fit(
-    screen: Screen, uri: str, width: int
-) -> None:
-    """A value is what was asked for; those of Chinese take two columns."""
-    with connect(uri) as engine:
-        engine.commit([Mutation(KEY, "v" * 200)], labels={"who": "\u6f22" * 50})
-    (line, _) = screen("get", "data/carol/d:balance")
-    assert line.endswith("v" * 200)
-    line = screen("ls")[-2]
-    assert (cell_len(line) in (width - 1, width), line[-1]) == (True, "\u2026")
-
-
-def test_a_bar_shows_how_far_a_check_has_come() -> None:
-    shown = Console(file=Terminal(), force_terminal=True, width=80)
-    with row_bar(shown, "fsck", hidden=False) as bar:
-        (task,) = bar.progress.tasks
-        bar.show_step("t", 45, 100)
-        assert (task.description, task.percentage) == ("t", 45)
-        bar.reach(1, 4)
-        assert task.percentage == 25
-        bar.say("starting")
-        assert (task.description, task.total) == ("starting", None)
 
 
 def test_ls_counts(screen: Screen) -> None:

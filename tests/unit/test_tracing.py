@@ -8,19 +8,15 @@ import subprocess
 import sys
 import threading
 from collections.abc import Iterator
-from concurrent.futures import CancelledError, Future
-from unittest.mock import patch
 
 import pytest
-from opentelemetry.sdk.trace import ReadableSpan, TracerProvider
-from opentelemetry.sdk.trace.sampling import ALWAYS_OFF
+from opentelemetry.sdk.trace import ReadableSpan
 from opentelemetry.trace import SpanKind, StatusCode, get_current_span
 
 from tests.tracing import Spans, attribute, id_of, parent_of, traced
 from tests.unit import parted
 from tests.unit.worlds import TABLE, World, X, Y, after_status, stopped_at
 from txn import (
-    AbortedError,
     AssertionFailedError,
     CommitOutcomeUnknown,
     ConflictError,
@@ -35,21 +31,19 @@ from txn import (
     NotApplied,
     StoreError,
     Version,
-    connect,
     connect_async,
 )
 from txn.client.parts import PartsClient
-from txn.errors import StoreClosedError
 from txn.events import Conflict, Ended, Event, Helped, Phase, name_outcome
 from txn.protocol.statuses import ProtocolName, Status
-from txn.request import Committed, bind_request
 from txn.testing.faulty import Fault, Reply
 from txn.text import explain_failure
-from txn.tracing import begin_traces, capture_trace, continue_trace, continue_traces, flush_traces
+from txn.tracing import capture_trace, continue_trace, continue_traces
 
 SECRET = b"nobody's business"
 ROW = b"transaction.1700000000000." + b"0" * 32
 HELD, ODD = "held, key data/x/d:x", "stored bytes do not decode"
+JUNK = "no row key, 17 bytes"
 PARENT = "00-0af7651916cd43dd8448eb211c80319c-b7ad6b7169203331-01"
 
 
@@ -99,20 +93,6 @@ def test_a_commit_is_a_span_with_its_phases(spans: Spans) -> None:
     assert span.start_time is not None and span.end_time is not None
     assert span.start_time <= times[0] <= times[-1] <= span.end_time
     assert SECRET.decode() not in told(span)
-
-
-def test_phases_of_a_local_transaction_have_their_own_times(spans: Spans) -> None:
-    """They are told when it is over, and were not all at that moment."""
-    with connect("memory://", table="t") as engine:
-        engine.ensure_table("t", ["d"])
-        engine.commit([Mutation(Key("x", "d", "c"), "1")])
-        with patch("txn.protocol.commit.commit_in_one_write", lambda *_: False):
-            engine.commit([Mutation(Key("x", "d", "c"), "1")])
-    one_write, span = spans.commits()
-    assert [event.name for event in one_write.events] == ["decide"]
-    times = [event.timestamp for event in span.events]
-    assert len(times) == len(set(times)) == 6
-    assert times == sorted(times)
 
 
 def test_one_that_meets_a_holder_tells_of_it_and_of_its_tries(spans: Spans) -> None:
@@ -278,42 +258,6 @@ def test_each_request_of_many_has_its_own_span(spans: Spans) -> None:
         assert (event.attributes or {})["txn.batch.transactions"] == number
 
 
-def test_a_future_that_is_refused_or_cancelled_ends_its_span(spans: Spans) -> None:
-    engine, came, go = hold_engine()
-    first = threading.Thread(target=engine.commit, args=([Mutation(X, b"1")],))
-    first.start()
-    assert came.wait(60)
-    assert engine.submit(([Mutation(Y, b"2")], [])).cancel()
-    (cancelled,) = spans.commits()
-    go.set()
-    first.join(60)
-    engine.close()
-    with pytest.raises(StoreClosedError):
-        engine.submit(([Mutation(X, b"1")], []))
-    for span, outcome in ((cancelled, "cancelled"), (spans.commits()[-1], "failed")):
-        assert attribute(span, "txn.outcome") == outcome
-        assert attribute(span, "txn.happened") == "no"
-
-
-@pytest.mark.parametrize("error", [KeyError("x"), KeyboardInterrupt(), CancelledError()])
-def test_a_future_ends_its_span_whatever_it_raises(spans: Spans, error: BaseException) -> None:
-    (trace,) = begin_traces([bind_request([Mutation(X, b"1")])], remote=True)
-    future: Future[Committed] = Future()
-    assert trace is not None
-    future.add_done_callback(trace.end_future)
-    future.set_exception(error)
-    (span,) = spans.commits()
-    assert attribute(span, "error.type") == type(error).__name__
-
-
-def test_one_that_is_not_sampled_costs_no_events_and_passes_on_its_context() -> None:
-    with traced() as spans:
-        spans.provider.sampler = ALWAYS_OFF
-        world = World()
-        world.engine.commit([Mutation(X, b"1")])
-        assert spans.commits() == []
-
-
 def test_a_context_goes_elsewhere_as_text(spans: Spans) -> None:
     assert capture_trace() == {}
     with spans.tracer.start_as_current_span("driver") as driver:
@@ -340,7 +284,6 @@ def test_bad_headers_harm_nobody(spans: Spans, bad: dict[str, str] | None) -> No
 
 
 def test_headers_are_each_of_a_request_of_its_own(spans: Spans) -> None:
-    """A server gets the requests of many callers in one message."""
     world = World()
     with continue_traces([{"traceparent": PARENT}, None]):
         world.engine.commit_many([([Mutation(X, b"1")], []), ([Mutation(Y, b"1")], [])])
@@ -348,40 +291,17 @@ def test_headers_are_each_of_a_request_of_its_own(spans: Spans) -> None:
     assert [parent_of(span) for span in spans.commits()] == [0xB7AD6B7169203331, None, None]
 
 
-def test_what_has_ended_is_sent_where_a_process_may_be_killed() -> None:
-    flushed: list[int] = []
-
-    class Sending(TracerProvider):
-        def force_flush(self, timeout_millis: int = 30_000) -> bool:
-            flushed.append(timeout_millis)
-            return True
-
-    flush_traces()
-    with traced() as spans, pytest.MonkeyPatch.context() as patch:
-        sending = Sending()
-        patch.setattr("opentelemetry.trace._TRACER_PROVIDER", sending)
-        flush_traces()
-        assert spans.commits() == []
-    sending.shutdown()
-    assert len(flushed) == 1
-
-
 @pytest.mark.parametrize(
     ("error", "outcome", "text"),
     [
         (ConflictError("held", key=X, holder=ROW), "conflict", f"{HELD}, holder {ROW.decode()}"),
-        (
-            *(ConflictError("held", key=X, holder=SECRET), "conflict"),
-            f"{HELD}, holder no row key, 17 bytes",
-        ),
+        (ConflictError("held", key=X, holder=SECRET), "conflict", f"{HELD}, holder {JUNK}"),
         (blamed(), "conflict", f"{HELD}, cause CorruptRowError"),
         (DeadlineError("too late"), "deadline", "too late"),
-        (AbortedError("no such table"), "aborted", "no such table"),
         (InvalidRequestError("bad", name="x"), "invalid", "bad name='x'"),
         (NotApplied("the store is away"), "failed", "the store is away"),
         (CorruptRowError("odd", value=SECRET), "failed", ODD),
         (CorruptRowError("odd", row=ROW, cause=SECRET), "failed", f"{ODD}: {ROW.decode()}"),
-        (CorruptRowError("odd", key=X), "failed", f"{ODD}: data/x/d:x"),
         (StoreError("x" * 9_000), "failed", "x" * 500),
         (CommitOutcomeUnknown(b"t"), "unknown", "commit outcome unknown transaction=b't'"),
         (KeyboardInterrupt(SECRET.decode()), "unknown", "broken off"),
