@@ -9,7 +9,7 @@ import threading
 import time
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import ExitStack, contextmanager, suppress
+from contextlib import contextmanager, suppress
 from pathlib import Path
 
 import pytest
@@ -161,30 +161,6 @@ def alive(pid: int) -> bool:
         return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] != "Z"
     except OSError:
         return False
-
-
-def test_workers_share_the_clients(tmp_path: Path) -> None:
-    with served(
-        f"embedded://{tmp_path}/store", tmp_path / "log", *PORTS, "--workers", "2"
-    ) as server:
-        workers = children(server.process.pid)
-        before = {worker: sockets(worker) for worker in workers}
-        with ExitStack() as clients:
-
-            def each_has_some() -> bool:
-                one = client(server.ports["thrift2"], service=thrift2.SERVICE)
-                clients.enter_context(one).getTableNamesByNamespace("default")
-                return min(sockets(worker) - before[worker] for worker in workers) >= 5
-
-            until(each_has_some)
-
-
-def sockets(pid: int) -> int:
-    found = 0
-    for link in Path(f"/proc/{pid}/fd").iterdir():
-        with suppress(FileNotFoundError):  # closed meanwhile
-            found += str(link.readlink()).startswith("socket:")
-    return found
 
 
 def test_it_listens_on_this_machine_alone_unless_told_otherwise(tmp_path: Path) -> None:

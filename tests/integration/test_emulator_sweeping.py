@@ -4,8 +4,6 @@ from __future__ import annotations
 
 import logging
 import os
-import signal
-import time
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
@@ -16,7 +14,7 @@ import pytest
 from tests.integration.serving import PATIENCE_S, served
 from txn.clock import ManualClock, poll
 from txn.emulator.serving import PAGE_REST_MS, ROUND_REST_MS, Compactor
-from txn.emulator.workers import Supervisor, wait
+from txn.emulator.workers import Supervisor
 from txn.stores.local import LocalStore
 from txn.tables.admin import Admin
 from txn.tables.kv.lmdb import LmdbStore
@@ -77,21 +75,6 @@ def test_a_step_is_a_page() -> None:
     assert compactor.step() == PAGE_REST_MS
     assert kept(store) == ROWS - PAGE_ROWS
     assert round_of(compactor) == 2
-    assert kept(store) == 0
-
-
-def test_a_table_that_is_dropped_meanwhile_ends_the_round_only() -> None:
-    store, clock = MemoryStore(), ManualClock()
-    admin = Admin(store, clock)
-    deleted(store, clock, b"t", ROWS)
-    compactor = Compactor(store, clock, 0, LOG)
-    compactor.step()
-    admin.disable(b"t")
-    admin.drop(b"t")
-    assert round_of(compactor) == 0
-    deleted(store, clock, b"u", 1)
-    clock.advance(1)
-    round_of(compactor)
     assert kept(store) == 0
 
 
@@ -161,25 +144,3 @@ def test_serve_sweeps_beside_its_requests(tmp_path: Path) -> None:
         assert poll(lambda: not kept(store), PATIENCE_S * 1000)
         assert server.stop() == 0
     store.close()
-
-
-def test_a_server_that_was_stopped_and_goes_on_does_not_end() -> None:
-    """Python returns no signal from a wait whose time ends while the process is stopped."""
-    said, heard = os.pipe()
-    child = os.fork()
-    if not child:
-        signal.pthread_sigmask(signal.SIG_BLOCK, [signal.SIGTERM])
-        os.write(heard, b"ready")
-        os._exit(wait([signal.SIGTERM], lambda: 20) != signal.SIGTERM)
-    os.read(said, 5)
-    for _ in range(3):
-        os.kill(child, signal.SIGSTOP)
-        os.waitpid(child, os.WUNTRACED)
-        time.sleep(0.1)  # the kernel's time, in which the child's wait ends
-        os.kill(child, signal.SIGCONT)
-        time.sleep(0.05)
-        assert os.waitpid(child, os.WNOHANG) == (0, 0)
-    os.kill(child, signal.SIGTERM)
-    assert os.waitpid(child, 0) == (child, 0)
-    os.close(said)
-    os.close(heard)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import signal
 import subprocess
 import sys
@@ -124,18 +123,4 @@ def test_a_signal_that_a_thread_from_before_takes_ends_it_in_order(serve: str, c
         process.send_signal(signal.SIGTERM)
         for _ in range(count):
             read_to("stopped")
-        assert process.wait(120) == 0
-
-
-def test_a_worker_that_ends_is_replaced_although_another_thread_is_told() -> None:
-    """It would be missed until the next page is to be compacted, which may be in ten minutes."""
-    with busy(TWO) as (process, read_to):
-        _, pid = read_to("starts")[-1].split()
-        read_to("busy")
-        os.kill(int(pid), signal.SIGKILL)
-        read_to("rests")
-        died = time.monotonic()
-        read_to("starts")
-        assert time.monotonic() - died < 100
-        process.send_signal(signal.SIGTERM)
         assert process.wait(120) == 0
