@@ -58,7 +58,7 @@ from txn import (
 )
 from txn.clock import ManualClock, SystemClock
 from txn.host.owner import name_owner
-from txn.model import Check, Row, Stamp
+from txn.model import Check, Stamp
 from txn.protocol.codec import decode_marker, encode_buffer
 from txn.protocol.row import decode_row, marker_key
 from txn.protocol.statuses import ProtocolName
@@ -390,32 +390,6 @@ def test_a_commit_is_found_after_the_servers_clock_was_set(set_ms: int) -> None:
     hosted.commit([encode_mutation(Mutation(X, "1"))], [], IDL.Options(request=b"request.1.1"))
     clock.set_wall_ms(clock.wall_ms() + set_ms)
     assert hosted.findOutcome(b"request.1.1", 10, None).outcome == IDL.Outcome.COMMITTED
-
-
-class Slow(LocalStore):
-    """A store whose scans take a second a row."""
-
-    rows = 0
-
-    def scan(self, *args: Any, **kwargs: Any) -> Iterator[Row]:
-        for row in super().scan(*args, **kwargs):
-            self._clock.advance(1_000)  # type: ignore[attr-defined]
-            self.rows += 1
-            yield row
-
-
-def test_a_search_for_a_request_is_given_up_in_time() -> None:
-    """Whoever asks for one that never came would else read all that has been committed since."""
-    clock = ManualClock()
-    store = Slow(MemoryStore(), clock)
-    hosted = Transactional(store, clock=clock)
-    hosted.ensureTable(b"data", [b"d"], None)
-    for number in range(5):
-        hosted.commit([encode_mutation(Mutation(X, str(number)))], [], None)
-    store.rows = 0
-    asked = hosted.findOutcome(b"request.1.1", 0, IDL.Options(withinMs=3_000))
-    assert asked.outcome == IDL.Outcome.UNKNOWN
-    assert store.rows == 3
 
 
 @pytest.mark.parametrize("once", [None, b"token"])
