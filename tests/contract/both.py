@@ -62,40 +62,24 @@ class Both:
     hbase: Any
     emulator: Any
 
-    def ask(self, method: str, *arguments: Any) -> Any:
-        """Call both, require the same answer, and return it; one that raised is None."""
-        return self.each(lambda client: getattr(client, method)(*arguments), (method, arguments))
+    def ask(self, method: str | Callable[..., Any], *arguments: Any) -> None:
+        """Call a method of both, or a function with both, and require the same answer."""
 
-    def each(self, call: Callable[[Any], Any], of: object = None) -> Any:
-        """Do something with each client, require the same answer, and return it."""
-        found = [answer(call, client) for client in self]
+        def answer(client: Any) -> Any:
+            try:
+                if callable(method):
+                    return shown(method(client, *arguments))
+                return shown(getattr(client, method)(*arguments))
+            except TException as error:
+                return "error", described(error)
+
+        hbase, emulator = answer(self.hbase), answer(self.emulator)
         CLOCK.sleep_ms(1)
-        hbase, emulator = map(shown, found)
-        if emulator != hbase:
-            raise AssertionError(f"asked {of}\n  hbase    {hbase}\n  emulator {emulator}")
-        return found[0].value
-
-    def __iter__(self) -> Iterator[Any]:
-        return iter((self.hbase, self.emulator))
+        asked = f"asked {method} {arguments}\n  hbase    {hbase}\n  emulator {emulator}"
+        assert emulator == hbase, asked
 
 
-@dataclass(frozen=True)
-class Answer:
-    """What a call came to."""
-
-    value: Any = None
-    error: tuple[Any, ...] | None = None
-
-
-def answer(call: Callable[..., Any], *arguments: Any) -> Answer:
-    """Call, and return the answer, errors of the service among them."""
-    try:
-        return Answer(call(*arguments))
-    except TException as error:
-        return Answer(error=described(error))
-
-
-def described(error: TException) -> tuple[Any, ...]:
+def described(error: Any) -> tuple[Any, ...]:
     """Return what of an error clients can depend on."""
     message = str(error.message or "").partition("\n")[0]
     if isinstance(error, TApplicationException):
@@ -112,8 +96,6 @@ def described(error: TException) -> tuple[Any, ...]:
 
 def shown(value: Any) -> Any:
     """Return a value as data that can be compared, without what differs from second to second."""
-    if isinstance(value, Answer):
-        return ("error", value.error) if value.error else shown(value.value)
     if isinstance(value, TPayload):
         parts = {name: shown(part) for name, part in vars(value).items() if name not in CHANCE}
         return type(value).__name__, parts
@@ -152,10 +134,7 @@ class Ends:
         self.two.ask("put", self.table, TWO.TPut(names[R], cells, timestamp=15))
         for call in calls:
             method, *arguments = named(call, names)
-            if callable(method):
-                service.each(lambda client, m=method, a=arguments: m(client, *a), call)
-            else:
-                service.ask(method, *arguments)
+            service.ask(method, *arguments)
             if not getattr(method, "__name__", method).startswith(READS):
                 self.compare(names[R], names[EMPTY])
 

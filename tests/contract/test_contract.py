@@ -37,10 +37,6 @@ def put_if(key: Key, expected: bytes, *puts: tuple[Key, bytes]) -> Check:
     return Check(key, expected, puts)
 
 
-def delete_if(key: Key, expected: bytes, *deletes: tuple[Key, int]) -> Check:
-    return Check(key, expected, edits=tuple(Edit(column, None, until) for column, until in deletes))
-
-
 @contextmanager
 def running(step: Callable[[int], None], times: int = 0) -> Iterator[None]:
     """Run the step with 1, 2 and so on in a thread beside the block, or so many times; its failure
@@ -95,18 +91,6 @@ def test_what_returned_has_taken_effect_for_all_clients(subject: Subject, durabl
         assert other.check_and_put([put_if(key, b"1", (key, b"3"))]) == [False]
 
 
-def test_read_returns_the_newest_visible_version_of_each_key_or_none(subject: Subject) -> None:
-    x, y, absent = subject.key("r", "x"), subject.key("s", "y", "e"), subject.key("r", "y")
-    deleted, empty = subject.key("r", "z"), subject.key("r", "x_tag")
-    subject.store.write([Edit(x, b"new", 20), Edit(y, b"only", 5), Edit(x, b"old", 10)])
-    subject.store.write([Edit(deleted, b"1", 10), Edit(deleted, None, 10), Edit(empty, b"", 10)])
-    first = {x: Cell(b"new", 20), y: Cell(b"only", 5), absent: None}
-    second = {deleted: None, empty: Cell(b"", 10)}
-    assert subject.store.read([*first, *second]) == first | second
-    assert subject.store.read([*first], [*second, x]) == first | second
-    assert subject.store.read([], [x]) == {x: Cell(b"new", 20)}
-
-
 def test_cells_of_one_row_come_from_one_instant(subject: Subject) -> None:
     x, y, z = (subject.key("r", column, family) for column, family in ("xd", "yd", "ze"))
     subject.maker.check_and_put([put_if(x, b"", (x, b"0"), (y, b"0"), (z, b"0"))])
@@ -141,24 +125,16 @@ def test_all_cells_come_from_one_instant_where_the_store_says_so(subject: Subjec
             assert last <= second <= first <= last + 1, found
 
 
-def test_versions_come_newest_first_and_at_most_so_many_of_each(subject: Subject) -> None:
-    x, y, absent = subject.key("r", "x"), subject.key("r", "y"), subject.key("s", "z", "e")
-    edits = [Edit(x, b"2", 20), Edit(x, b"", 10), Edit(x, b"3", 30), Edit(y, b"only", 5)]
-    subject.store.write(edits)
-    cells = [Cell(b"3", 30), Cell(b"2", 20), Cell(b"", 10)]
-    for count in (1, 2, 3, 10):
-        found = subject.store.read_versions([absent, x, y], count)
-        assert found == {absent: [], x: cells[:count], y: [Cell(b"only", 5)]}
-
-
 def test_versions_are_those_that_the_family_keeps_and_no_marker_hides(subject: Subject) -> None:
     kept, single = subject.key("r", "x"), subject.key("r", "x", "e")
-    for timestamp in (10, 20, 30, 40):
+    absent = subject.key("s", "z", "e")
+    for timestamp in (10, 40, 20, 30):
         value = b"%d" % timestamp
         subject.store.write([Edit(kept, value, timestamp), Edit(single, value, timestamp)])
-    found = subject.store.read_versions([kept, single], 10)
-    assert [cell.timestamp for cell in found[kept]] == [40, 30, 20]
-    assert found[single] == [Cell(b"40", 40)]
+    cells = [Cell(b"%d" % timestamp, timestamp) for timestamp in (40, 30, 20)]
+    for count in (1, 2, 3, 10):
+        found = subject.store.read_versions([absent, kept, single], count)
+        assert found == {absent: [], kept: cells[:count], single: cells[:1]}
     subject.store.write([Edit(kept, None, 30), Edit(single, None, 40)])
     found = subject.store.read_versions([kept, single], 10)
     assert found == {kept: [Cell(b"40", 40)], single: []}
@@ -234,29 +210,6 @@ def test_the_cells_of_a_check_are_of_one_row(subject: Subject, expected: bytes |
     assert subject.store.read([key, other]) == {key: None, other: None}
 
 
-@pytest.mark.parametrize("deferred", [False, True])
-def test_a_check_without_a_condition_is_always_carried_out(
-    subject: Subject, deferred: bool
-) -> None:
-    """Such as the emptying of a tag, in one call with a status and with locks, whatever their
-    answers are."""
-    x, y, lock = (subject.key(row, "x") for row in "rst")
-    before = SystemClock().wall_ms()
-    subject.store.write([Edit(x, b"old", 10), Edit(lock, b"other", 10)])
-    checks = [
-        Check(x, None, ((x, b"1"),), is_deferred=deferred),
-        put_if(lock, b"", (lock, b"me"))._replace(is_deferred=deferred),
-        Check(y, None, (), (Edit(y, b"2", 9),), deferred),
-        put_if(lock, b"other", (lock, b"me"))._replace(is_deferred=deferred),
-    ]
-    assert subject.store.check_and_put(checks) == [True, False, True, True]
-    assert [subject.value_of(key) for key in (x, y, lock)] == [b"1", b"2", b"me"]
-    assert subject.get(y) == Cell(b"2", 9)
-    cell = subject.get(x)
-    assert cell is not None
-    assert before <= cell.timestamp <= SystemClock().wall_ms()
-
-
 @only_by_row
 @pytest.mark.parametrize("way", ["check", "write"])
 def test_the_edits_of_a_row_take_effect_at_once(subject: Subject, way: str) -> None:
@@ -279,26 +232,6 @@ def test_the_edits_of_a_row_take_effect_at_once(subject: Subject, way: str) -> N
             assert len(set(cells)) < 2, cells
 
 
-@only_by_row
-def test_the_columns_of_a_checked_delete_go_all_at_once(subject: Subject) -> None:
-    lock, tag = subject.key("r", "x_lock"), subject.key("r", "x_tag")
-
-    def retire(count: int) -> None:
-        put = Check(lock, b"", ((lock, b"me"), (tag, b"me")))
-        assert subject.maker.check_and_put([put], durable=False) == [True]
-        cell = subject.maker.read([lock])[lock]
-        assert cell is not None
-        gone = delete_if(lock, b"me", (lock, cell.timestamp), (tag, cell.timestamp))
-        assert subject.maker.check_and_put([gone], durable=False) == [True]
-        while SystemClock().wall_ms() <= cell.timestamp:
-            pass  # a put of the same millisecond would be masked
-
-    with running(retire):
-        for _ in range(100):
-            cells = subject.store.read([tag, lock])
-            assert len({cell is None for cell in cells.values()}) == 1, cells
-
-
 @only_thrift_1
 def test_a_store_that_can_do_less_says_so(subject: Subject) -> None:
     """Thrift 1 would write an empty value in place of a delete, and let others see half a row."""
@@ -308,7 +241,7 @@ def test_a_store_that_can_do_less_says_so(subject: Subject) -> None:
     assert subject.get(lock) is None
     subject.store.write([Edit(lock, b"me", 10)])
     with pytest.raises(InvalidRequestError, match="Thrift 2"):
-        subject.store.check_and_put([delete_if(lock, b"me", (lock, 10))])
+        subject.store.check_and_put([Check(lock, b"me", edits=(Edit(lock, None, 10),))])
     assert subject.get(lock) == Cell(b"me", 10)
 
 
@@ -349,17 +282,13 @@ def test_rows_of_a_kilobyte_and_longer_are_in_order_too(subject: Subject) -> Non
 
 def test_a_scan_leaves_out_rows_by_the_newest_value_of_a_cell(subject: Subject) -> None:
     """fsck passes over a million finished transactions, of which nothing is sent to it."""
-    at = {row: subject.key(row, "x") for row in ("a", "b", "c", "d", "e", "f", "g")}
+    at = {row: subject.key(row, "x") for row in ("b", "c", "d", "e", "f", "g")}
     beside = {row: subject.key(row, "a", "e") for row in at}
-    none = subject.key("none", "y")
-    values = {"a": b"out", "b": b"in", "c": b"it's, out", "d": b"", "e": b"out", "f": b"in"}
+    values = {"b": b"in", "c": b"it's, out", "d": b"", "e": b"out", "f": b"in"}
     edits = [Edit(at[row], value, 5) for row, value in values.items()]
-    edits += [Edit(key, b"1", 5) for key in (*beside.values(), none)]
+    edits += [Edit(key, b"1", 5) for key in (*beside.values(), subject.key("none", "y"))]
     subject.store.write(edits)
     subject.store.write([Edit(at["e"], b"in", 6), Edit(at["f"], b"out", 6)])
-    subject.store.write([Edit(at["a"], None, 5), Edit(subject.key("a", "x"), b"out", 7)])
-    subject.store.write([Edit(subject.key("h", "x"), b"out", 5)])
-    subject.store.write([Edit(subject.key("h", "x"), None, 5), Edit(beside["g"], b"2", 6)])
     exclude = RowExclusion(b"d", b"x", frozenset({b"out", b"it's, out"}))
     found = list(subject.store.scan(subject.table, b"", None, None, exclude))
     assert [row.row for row in found] == [b"b", b"d", b"e", b"g", b"none"]
@@ -367,12 +296,8 @@ def test_a_scan_leaves_out_rows_by_the_newest_value_of_a_cell(subject: Subject) 
     assert list(back) == found[::-1]
     assert found[0].cells == {beside["b"]: Cell(b"1", 5), at["b"]: Cell(b"in", 5)}
     assert found[2].cells == {beside["e"]: Cell(b"1", 5), at["e"]: Cell(b"in", 6)}
-    named = subject.store.scan(subject.table, b"b", b"f", [(b"d", b"x")], exclude)
-    assert [row.cells for row in named] == [
-        {at["b"]: Cell(b"in", 5)},
-        {at["d"]: Cell(b"", 5)},
-        {at["e"]: Cell(b"in", 6)},
-    ]
+    named = subject.store.scan(subject.table, b"b", b"e", [(b"d", b"x")], exclude)
+    assert [row.cells for row in named] == [{at["b"]: Cell(b"in", 5)}, {at["d"]: Cell(b"", 5)}]
     nothing = RowExclusion(b"d", b"x", frozenset())
     assert scan(subject, b"", None, None, nothing) == [*map(str.encode, at), b"none"]
 
@@ -436,16 +361,6 @@ def test_a_reverse_scan_goes_from_region_to_region(subject: Subject) -> None:
                 expected = [row for row in rows if start <= row and (not stop or row < stop)]
                 found = [row.row for row in known.scan(table, start, stop, reverse=True)]
                 assert found == expected[::-1], (start, stop)
-
-
-def test_a_reverse_scan_takes_large_rows_and_many_cells(subject: Subject) -> None:
-    keys = [subject.key(b"%02d" % row, f"{n:03}") for row in range(5) for n in range(30)]
-    subject.store.write([Edit(key, b"v" * 50_000, 5) for key in keys])
-    rows = list(subject.store.scan(subject.table, reverse=True))
-    assert [(row.row, len(row.cells)) for row in rows] == [
-        (b"%02d" % number, 30) for number in range(4, -1, -1)
-    ]
-    assert next(subject.store.scan(subject.table, b"01", b"03", reverse=True)).row == b"02"
 
 
 @with_its_own_table
@@ -562,25 +477,17 @@ def test_checks_and_a_read_are_answered_together(subject: Subject) -> None:
 
 @pytest.mark.parametrize("column", ["x", "other", "it's"])
 def test_of_stamps_only_the_timestamp_is_told(subject: Subject, column: str) -> None:
-    """Whatever else is read of their rows: locks, tags, other columns, and those of another family
-    that have the same name."""
-    rows = [subject.key(row, column) for row in "rs"]
-    cells = [each._replace(column=column) for each in rows for column in (b"x", b"other", b"it's")]
-    cells += [each._replace(family=b"e") for each in cells]
-    marks = [mark for each in rows for mark in (each.lock, each.tag)]
-    values = [Edit(each, each.row + each.family + each.column, 10) for each in (*cells, *marks)]
-    subject.store.write(values)
+    """Whatever else is read of their rows, such as columns of another family with the same name."""
+    rows, absent = [subject.key(row, column) for row in "rs"], subject.key("gone", column)
+    others = [key for each in rows for key in (each.lock, each.tag, each._replace(family=b"e"))]
+    others += [each._replace(column=b"another") for each in rows]
+    subject.store.write([Edit(each, each.row + each.column, 10) for each in (*rows, *others)])
     subject.store.write([Edit(rows[0], b"new", 12)])
-    plain = subject.store.read([*cells, *marks])
-    absent = subject.key("gone", column)
-    stamps = [*rows, absent]
-    others = [each for each in (*cells, *marks) if each not in stamps]
-    check = put_if(marks[0], plain[marks[0]].value, (marks[0], b"taken"))  # type: ignore[union-attr]
-    answers, found, times = subject.store.check_and_read([check], others, stamps)
-    expected = {**{each: plain[each] for each in others}, marks[0]: None}
-    assert answers == [True] and {**found, marks[0]: None} == expected
-    assert times == {rows[0]: Stamp(12), rows[1]: Stamp(10), absent: None}
-    assert subject.store.check_and_read([], [], stamps) == ([], {}, times)
+    plain = {each: Cell(each.row + each.column, 10) for each in others}
+    times = {rows[0]: Stamp(12), rows[1]: Stamp(10), absent: None}
+    check = put_if(subject.key("t", "x_lock"), b"", (subject.key("t", "x_lock"), b"taken"))
+    assert subject.store.check_and_read([check], others, [*times]) == ([True], plain, times)
+    assert subject.store.check_and_read([], [], [*times]) == ([], {}, times)
 
 
 def test_many_checks_and_a_read_of_many_rows_are_answered_in_full(subject: Subject) -> None:
@@ -592,24 +499,6 @@ def test_many_checks_and_a_read_of_many_rows_are_answered_in_full(subject: Subje
         answers, found, _ = subject.store.check_and_read(checks, wanted)
         assert answers == [wanted == keys[40:]] * 40
         assert found == {key: Cell(key.row, 10) for key in wanted}
-
-
-def test_what_is_done_together_sees_itself_and_is_done_afterwards(subject: Subject) -> None:
-    """Rolling forward is such a sequence: each step compares with what the one before has put."""
-    key, other = subject.key("r", "x"), subject.key("s", "x")
-    found: list[object] = []
-
-    def work() -> None:
-        subject.store.write([Edit(key, b"1", 10)])
-        found.append(subject.store.read([key])[key])
-        found.append(subject.store.check_and_put([put_if(key, b"1", (key, b"2"))]))
-        subject.store.atomically(lambda: subject.store.write([Edit(other, b"3", 10)]))
-
-    subject.store.atomically(work)
-    assert found == [Cell(b"1", 10), [True]]
-    with subject.another_client() as client:
-        values = [cell and cell.value for cell in client.read([key, other]).values()]
-    assert values == [b"2", b"3"]
 
 
 @only_atomic

@@ -11,6 +11,7 @@ import uuid
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack, closing
 from dataclasses import dataclass, field
+from operator import methodcaller
 from pathlib import Path
 from typing import Any
 
@@ -49,12 +50,9 @@ class Model:
     def versions(self, key: Key) -> list[Cell]:
         family = FAMILIES[key.family]
         edits = [edit for edit in self.arrived if edit.key == key]
-        marker = max((edit.timestamp for edit in edits if edit.value is None), default=-1)
-        seen = {
-            edit.timestamp: edit.value
-            for edit in edits
-            if edit.value is not None and edit.timestamp > marker
-        }
+        marker = max((edit.timestamp or 0 for edit in edits if edit.value is None), default=-1)
+        puts = ((edit.timestamp or 0, edit.value) for edit in edits if edit.value is not None)
+        seen = {timestamp: value for timestamp, value in puts if timestamp > marker}
         oldest = 0 if family.ttl_ms is None else self.clock.wall_ms() - family.ttl_ms
         newest = sorted(seen.items(), reverse=True)[: family.versions]
         return [Cell(value, timestamp) for timestamp, value in newest if timestamp >= oldest]
@@ -72,7 +70,7 @@ class Model:
         keys = dict.fromkeys(edit.key for edit in self.arrived)
         self.arrived = [
             Edit(key, cell.value, cell.timestamp) for key in keys for cell in self.versions(key)
-        ] + [e for e in self.arrived if e.value is None and e.timestamp >= purge_before_ms]
+        ] + [e for e in self.arrived if e.value is None and (e.timestamp or 0) >= purge_before_ms]
 
     def _check(self, check: Check) -> bool:
         cell = None if check.expected is None else self.read([check.key])[check.key]
@@ -134,7 +132,7 @@ class Histories:
     def do(self, call: str, given_: Any) -> None:
         if call == "write":
             edits = [Edit(self.key(row, cell), value, time) for row, cell, value, time in given_]
-            self.ask(lambda store: store.write(edits))
+            self.ask(methodcaller("write", edits))
         elif call == "check":
             checks = [
                 Check(
@@ -149,10 +147,10 @@ class Histories:
             # Elsewhere only items that have a condition are carried out in their order.
             is_one = self.is_ours or all(check.expected is not None for check in checks)
             for batch in [checks] if is_one else [[check] for check in checks]:
-                self.ask(lambda store, batch=batch: store.check_and_put(batch))
-        elif self.is_ours:
+                self.ask(methodcaller("check_and_put", batch))
+        elif isinstance(self.clock, ManualClock):
             if call == "compact":
-                self.ask(lambda store: store.compact(self.table, given_))
+                self.ask(methodcaller("compact", self.table, given_))
             else:
                 self.clock.set_wall_ms(given_)
 

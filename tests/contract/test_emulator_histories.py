@@ -257,7 +257,7 @@ class Histories(RuleBasedStateMachine):
 def test_the_emulator_answers_as_hbase_does(ends: Ends, table: bytes) -> None:
     """Whoever tests against the emulator relies on this and on nothing else."""
     Histories.ends, Histories.table = ends, table
-    run_state_machine_as_test(  # type: ignore[no-untyped-call]
+    run_state_machine_as_test(
         Histories,
         settings=settings(
             max_examples=40,

@@ -9,9 +9,8 @@ from typing import Any
 
 import pytest
 
-from tests.contract.both import ABSENT, EMPTY, NEW, NOW_MS, PRESENT, TTLS, Calls, Ends, R, T, fresh
+from tests.contract.both import ABSENT, EMPTY, NEW, PRESENT, Calls, Ends, R, T, fresh
 from txn.emulator.thrift1 import IDL
-from txn.model import MAX_CELL
 
 
 def put(column: bytes, value: bytes | None = b"v") -> Any:
@@ -51,10 +50,6 @@ def get_regions(client: Any, table: bytes) -> list[Any]:
 def get_region_start(client: Any, name: bytes) -> bytes:
     start: bytes = client.getRegionInfo(name).startKey
     return start
-
-
-def get_length_of_id(client: Any) -> int:
-    return len(client.getClusterId())
 
 
 def scan_all(client: Any, method: str, *arguments: Any) -> list[Any]:
@@ -143,15 +138,12 @@ def test_the_emulator_answers_each_method_as_hbase_does(ends: Ends, method: str)
     if method.startswith("get"):
         ends.run(ends.one, calls)
     else:
-        late = ("mutateRowTs", T, R, [put(b"d:x", b"late")], 5, {})
+        late: tuple[Any, ...] = ("mutateRowTs", T, R, [put(b"d:x", b"late")], 5, {})
         for call in calls:
             ends.run(ends.one, [call, late] if method.startswith("delete") else [call])
 
 
 LONG = b"d:" + b"q" * 40_000
-LARGE = b"row-large-values"
-LARGEST = MAX_CELL - 24 - len(LARGE) - len(b"dx")  # HBase's client allows four bytes more
-OLD_MS = NOW_MS - 60_000
 
 FAMILIES = [
     family(b"d:"),
@@ -216,7 +208,6 @@ CALLS: Calls = {
             (scan_first, ABSENT, 1),
         ]
     ],
-    "the server says what it is": [[("getThriftServerType",), (get_length_of_id,)]],
     # Without a timestamp it is chance in HBase: both may fall into one millisecond, or not.
     "a cell is put and deleted at once": [
         [
@@ -232,53 +223,6 @@ CALLS: Calls = {
             ("mutateRows", T, [batch(EMPTY, put(b"d:x"), put(column))], {}),
         ]
         for column in (b":", b":y", b"", b"d")
-    ],
-    "cells may have a TTL of their own": [
-        [
-            ("mutateRowTs", T, R, [put(b"d:t", b"old")], OLD_MS - 1, {}),
-            ("mutateRowTs", T, R, [put(b"d:t", b"new"), put(b"d:u")], OLD_MS, {b"_ttl": ttl}),
-            ("mutateRowsTs", T, [batch(EMPTY, put(b"d:t"))], OLD_MS, {b"_ttl": ttl}),
-            ("checkAndPut", T, EMPTY, b"d:u", b"", put(b"d:z"), {b"_ttl": ttl}),
-            ("checkAndPut", T, R, b"d:t", b"old", put(b"d:z"), {}),
-            ("getRow", T, R, {}),
-            ("mutateRowTs", T, R, [put(b"d:t", b"late")], OLD_MS - 2, {}),
-            ("getVer", T, R, b"d:t", 9, {}),
-        ]
-        for ttl in TTLS
-    ],
-    "cells are as large as HBase takes them": [
-        [
-            ("mutateRow", T, LARGE, [put(b"d:x", bytes(LARGEST + over))], {}),
-            ("mutateRows", T, [batch(LARGE, put(b"d:x", bytes(LARGEST + over)))], {}),
-            ("checkAndPut", T, LARGE, b"d:no", b"", put(b"d:x", bytes(LARGEST + over)), {}),
-            ("append", IDL.TAppend(T, LARGE, [b"d:%d" % over], [bytes(LARGEST + over - 1)])),
-        ]
-        for over in (0, 1, 4, 5)
-    ],
-    "columns may have longer names than rows": [
-        [
-            ("mutateRow", T, EMPTY, [put(LONG)], {}),
-            ("checkAndPut", T, EMPTY, LONG, b"v", put(LONG, b"w"), {}),
-            ("getRow", T, EMPTY, {}),
-            ("deleteAll", T, EMPTY, LONG, {}),
-        ]
-    ],
-    "parts of a request may lack anything": [
-        [
-            ("append", IDL.TAppend(T, R, None, [b"v"])),
-            ("append", IDL.TAppend(T, R, [b"d:x"], None)),
-            ("append", IDL.TAppend(T, None, [b"d:x"], [b"v"])),
-            ("append", None),
-            ("increment", IDL.TIncrement(T, None, b"d:c", 1)),
-            ("increment", IDL.TIncrement(T, R, None, 1)),
-            ("increment", IDL.TIncrement(T, R, b"d:c", None)),
-            ("incrementRows", None),
-            ("scannerOpen", T, None, [b"d"], {}),
-            ("scannerOpenWithPrefix", T, None, [b"d"], {}),
-            ("scannerOpenWithStop", T, b"a", None, [b"d"], {}),
-            ("append", IDL.TAppend(ABSENT, R, [b"d:x"], [b"1"])),
-            ("scannerOpen", T, b"r" * 32_768, [], {}),
-        ]
     ],
     "counters count": [
         [
@@ -363,24 +307,6 @@ def test_scanners_are_opened_in_six_ways(ends: Ends, rows: bytes, columns: list[
                 (scan_all, "scannerOpenWithStopTs", T, start, stop, columns, time, {})
                 for time in (0, 50, 51, 61)
             ),
-        ],
-    )
-
-
-def test_scanners_go_to_the_end_of_the_table(ends: Ends) -> None:
-    ends.run(
-        ends.one,
-        [
-            ("createTable", NEW, [family(b"d:")]),
-            ("mutateRowsTs", NEW, [batch(b"%d" % n, put(b"d:x")) for n in range(5)], 50, {}),
-            (scan_all, "scannerOpen", NEW, b"", [], {}),
-            (scan_all, "scannerOpenTs", NEW, b"2", None, 51, {}),
-            (scan_all, "scannerOpenTs", NEW, b"", [], 50, {}),
-            (scan_all, "scannerOpenWithPrefix", NEW, b"", [], {}),
-            (scan_all, "scannerOpenWithScan", NEW, IDL.TScan(), {}),
-            (scan_all, "scannerOpenWithScan", NEW, IDL.TScan(reversed=True), {}),
-            ("disableTable", NEW),
-            ("deleteTable", NEW),
         ],
     )
 

@@ -18,10 +18,8 @@ from tests.contract.both import (
     Ends,
     R,
     T,
-    both,
     fresh,
 )
-from tests.integration.hbase import HBase
 from txn.model import MAX_CELL
 from txn.stores.hbase.idl import IDL
 from txn.tables.changes import MAX_COLUMN
@@ -118,10 +116,6 @@ def get_columns(client: Any, *tables: bytes) -> list[Any]:
     return [table.columns for table in found]
 
 
-def get_length_of_id(client: Any) -> int:
-    return len(client.getClusterId())
-
-
 def get_listed(client: Any, table: bytes, method: str, *arguments: Any) -> list[Any]:
     """Those of a list of tables that have a name, in whatever namespace."""
     names = [getattr(each, "tableName", each) for each in getattr(client, method)(*arguments)]
@@ -185,8 +179,6 @@ LARGE = b"row-large-values"
 LARGEST = MAX_CELL - 24 - len(LARGE) - len(b"dx")  # HBase's client allows four bytes more
 BEFORE = {"timestamp": NOW_MS - 60_001}
 FUTURE_MS = NOW_MS + 7_200_000
-AGES = (5, 6, 3_600_000, 3_600_001)
-M_NAMES: list[list[Any] | None] = [None, [column(b"m")], [column(b"m:x"), column(b"m:y")]]
 PATTERNS = (None, ".*", "hbase:.*", "hbase:<new>", "<new>", "default:.*")
 STATES = ("tableExists", "isTableEnabled", "isTableDisabled", "isTableAvailable")
 SPACE = "<new>"
@@ -362,26 +354,6 @@ CALLS: Calls = {
         ]
         for brief in ({"attributes": {b"_ttl": ttl}, "timestamp": NOW_MS - 60_000} for ttl in TTLS)
     ],
-    # With a quirk: a column that is asked for by name shows one expired version more.
-    "what a TTL and the versions that are always kept leave": [
-        [
-            (
-                "createTable",
-                descriptor(NEW, family(b"m", maxVersions=5, minVersions=1, timeToLive=1800)),
-                None,
-            ),
-            *(("put", NEW, put(R, cell(b"m:x", b"%d" % age, NOW_MS - age))) for age in AGES),
-            *(("put", NEW, put(R, cell(b"m:y", b"%d" % age, NOW_MS - age))) for age in AGES[2:]),
-            *(
-                ("get", NEW, get(R, maxVersions=count, columns=names, timeRange=times))
-                for count in (1, 2, 5)
-                for names in M_NAMES
-                for times in (None, IDL.TTimeRange(0, NOW_MS - 5))
-            ),
-            ("disableTable", name(NEW)),
-            ("deleteTable", name(NEW)),
-        ]
-    ],
     "a scanner that is not there is an illegal argument, but to closing": [
         [
             ("getScannerRows", 2_000_000_000, 1),
@@ -473,16 +445,9 @@ CALLS: Calls = {
                         inMemory=True,
                         scope=1,
                     ),
-                    family(
-                        b"c", attributes={b"VERSIONS": b"4", b"TTL": b"9", b"IN_MEMORY": b"true"}
-                    ),
-                    family(b"e", cacheBloomsOnWrite=True, cacheDataOnWrite=True),
-                    family(b"f", evictBlocksOnClose=True),
                 ),
                 None,
             ),
-            ("getTableDescriptor", name(NEW)),
-            ("modifyColumnFamily", name(NEW), family(b"a", maxVersions=7)),
             ("getTableDescriptor", name(NEW)),
             ("modifyTable", descriptor(NEW, family(b"a", maxVersions=4), family(b"n"))),
             (get_columns, NEW, ABSENT),
@@ -551,14 +516,6 @@ CALLS: Calls = {
             (get_namespaces,),
         ]
     ],
-    "the server says what it is": [
-        [
-            ("getThriftServerType",),
-            (get_length_of_id,),
-            ("getSlowLogResponses", set(), IDL.TLogQueryFilter()),
-            ("clearSlowLogResponses", set()),
-        ]
-    ],
 }
 
 
@@ -566,24 +523,6 @@ CALLS: Calls = {
 def test_the_emulator_answers_as_hbase_does(ends: Ends, behaviour: str) -> None:
     for calls in CALLS[behaviour]:
         ends.run(ends.two, calls)
-
-
-@pytest.mark.parametrize(
-    "call",
-    [
-        ("checkAndMutate", T, R, b"d", b"x", 7, b"30", change(R, put(R, cell(b"e:n")))),
-        ("checkAndMutate", T, R, b"d", b"x", -1, None, change(R, put(R, cell(b"e:n")))),
-        ("mutateRow", T, IDL.TRowMutations(R, [IDL.TMutation()])),
-        ("put", T, IDL.TPut(R)),
-        ("get", T, IDL.TGet()),
-    ],
-    ids=lambda call: f"{call[0]} {call[-2]!r:.20}",
-)
-def test_what_the_interface_does_not_know_is_a_protocol_error(
-    hbase: HBase, emulator: HBase, ends: Ends, call: tuple[Any, ...]
-) -> None:
-    with both(IDL.THBaseService, hbase, emulator, "thrift2") as own:
-        ends.run(own, [call])
 
 
 SCANS: list[dict[str, Any]] = [

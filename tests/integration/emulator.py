@@ -12,9 +12,8 @@ from pathlib import Path
 import pytest
 
 from tests.integration.hbase import HBase
-from txn.clock import Clock, SystemClock
+from txn.clock import SystemClock
 from txn.emulator import thrift1
-from txn.emulator.scanners import ScannerLimits
 from txn.emulator.thrift2 import service as thrift2
 from txn.server.connection import ServedInterface
 from txn.server.listening import listen
@@ -30,14 +29,11 @@ SERVED_CELLS = "memory://served"
 
 
 @contextmanager
-def emulated(
-    path: Path | None = None, clock: Clock | None = None, limits: ScannerLimits | None = None
-) -> Iterator[HBase]:
+def emulated(path: Path | None = None) -> Iterator[HBase]:
     """An emulator that looks like the HBase of tests; in memory, unless there is a path."""
     keys: OrderedStore = MemoryStore() if path is None else LmdbStore(str(path), sync=False)
-    clock = clock or SystemClock()
     services = [
-        ServedInterface(service.SERVICE, service.handler(keys, clock, limits))
+        ServedInterface(service.SERVICE, service.handler(keys, SystemClock()))
         for service in (thrift1, thrift2)
     ]
     with Server([(listen(HOST, 0), service) for service in services]) as server:

@@ -39,7 +39,7 @@ ECHO = thriftpy2.load(
     str(Path(__file__).with_name("echo.thrift")), module_name="txn_tests_echo_thrift"
 )
 PATIENCE_S = 120
-MODES = {
+MODES: dict[str, tuple[Any, Any]] = {
     "buffered binary": (TCyBufferedTransport, TCyBinaryProtocol),
     "framed binary": (TCyFramedTransport, TCyBinaryProtocol),
     "buffered compact": (TCyBufferedTransport, TCompactProtocol),

@@ -5,11 +5,10 @@ from __future__ import annotations
 import asyncio
 import signal
 import socket
-import threading
 import time
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import ExitStack, contextmanager, suppress
+from contextlib import ExitStack, contextmanager
 from typing import Any
 
 import pytest
@@ -122,18 +121,6 @@ def test_each_call_to_a_stopped_server_ends_soon_after_its_deadline(stopped: str
             each.result()
 
 
-async def read_many(engine: Any) -> list[Any]:
-    calls = (engine.read([X], deadline_ms=TIME_MS) for _ in range(400))
-    return await asyncio.gather(*calls, return_exceptions=True)
-
-
-def test_a_task_that_waits_for_a_thread_has_no_more_time_for_that(stopped: str) -> None:
-    """There are sixteen threads: those behind them would come to the server one after the other."""
-    with soon():
-        results: Any = asyncio.run(do_async(stopped, read_many))
-    assert {type(each) for each in results} == {DeadlineError}
-
-
 def test_a_future_does_not_wait_for_those_that_have_more_time(
     stopped: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -157,41 +144,6 @@ def test_what_has_no_time_is_not_sent_alone_or_with_others(stopped: str) -> None
     with unasked(stopped) as engine:
         result, sent = engine.commit_many([(PUT, []), (PUT_Y, [])], deadline_ms=[0, TIME_MS])
         assert isinstance(result, DeadlineError) and isinstance(sent, CommitOutcomeUnknown)
-
-
-@contextmanager
-def dripping() -> Iterator[int]:
-    """A port whose server answers a byte at a time, for ever."""
-    over = threading.Event()
-    with socket.create_server(("127.0.0.1", 0)) as listening:
-        port: int = listening.getsockname()[1]
-
-        def drip() -> None:
-            with suppress(OSError):
-                connected, _ = listening.accept()
-                with connected:
-                    connected.sendall(b"\x80\x01\x00\x02\x00\x00\x10\x00")  # a name of 4,096 bytes
-                    while not over.wait(0.1):
-                        connected.sendall(b"x")
-
-        thread = threading.Thread(target=drip)
-        thread.start()
-        try:
-            yield port
-        finally:
-            over.set()
-            listening.shutdown(socket.SHUT_RDWR)
-            thread.join()
-
-
-def test_an_answer_that_comes_drop_by_drop_is_not_waited_for_beyond_the_deadline() -> None:
-    with (
-        dripping() as port,
-        unasked(f"txn://127.0.0.1:{port}") as engine,
-        soon(),
-        pytest.raises(DeadlineError),
-    ):
-        engine.read([X], deadline_ms=TIME_MS)
 
 
 def test_connecting_takes_no_longer_than_the_call_may() -> None:

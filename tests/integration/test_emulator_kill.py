@@ -6,10 +6,9 @@ import os
 import signal
 import socket
 import threading
-import time
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import ExitStack, contextmanager, suppress
+from contextlib import contextmanager, suppress
 from pathlib import Path
 
 import pytest
@@ -19,7 +18,7 @@ from thriftpy2.transport import TTransportException
 from tests.integration.commands import run_here
 from tests.integration.serving import PATIENCE_S, Served, client, served
 from txn import CommitOutcomeUnknown, Key, Mutation, StoreError, connect
-from txn.clock import SystemClock
+from txn.clock import poll
 from txn.emulator.thrift2 import service as thrift2
 
 IDL = thrift2.IDL
@@ -123,15 +122,6 @@ def children(pid: int) -> set[int]:
     return {int(child) for task in tasks for child in task.read_text().split()}
 
 
-def until(holds: object) -> None:
-    """Wait until it does."""
-    assert callable(holds)
-    end = time.monotonic() + PATIENCE_S
-    while not holds():
-        assert time.monotonic() < end
-        SystemClock().sleep_ms(10)
-
-
 def test_a_worker_that_is_killed_is_replaced(tmp_path: Path) -> None:
     store = f"embedded://{tmp_path}/store?sync=off"
     found(store)
@@ -141,7 +131,7 @@ def test_a_worker_that_is_killed_is_replaced(tmp_path: Path) -> None:
         with writing(server, "one") as (puts, commits):
             for worker in workers:
                 os.kill(worker, signal.SIGKILL)
-        until(lambda: len(children(server.process.pid) - workers) == 2)
+        assert poll(lambda: len(children(server.process.pid) - workers) == 2, PATIENCE_S * 1000)
         check(server, puts, commits)
         assert (tmp_path / "log").read_text().count("a worker has ended: replaced") == 2
         assert server.stop() == 0
@@ -153,7 +143,7 @@ def test_no_worker_outlives_its_supervisor(tmp_path: Path) -> None:
     with served(store, tmp_path / "log", *PORTS, "--workers", "2") as server:
         workers = children(server.process.pid)
         server.kill()
-        until(lambda: not any(alive(worker) for worker in workers))
+        assert poll(lambda: not any(map(alive, workers)), PATIENCE_S * 1000)
 
 
 def alive(pid: int) -> bool:
@@ -161,30 +151,6 @@ def alive(pid: int) -> bool:
         return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] != "Z"
     except OSError:
         return False
-
-
-def test_workers_share_the_clients(tmp_path: Path) -> None:
-    with served(
-        f"embedded://{tmp_path}/store", tmp_path / "log", *PORTS, "--workers", "2"
-    ) as server:
-        workers = children(server.process.pid)
-        before = {worker: sockets(worker) for worker in workers}
-        with ExitStack() as clients:
-
-            def each_has_some() -> bool:
-                one = client(server.ports["thrift2"], service=thrift2.SERVICE)
-                clients.enter_context(one).getTableNamesByNamespace("default")
-                return min(sockets(worker) - before[worker] for worker in workers) >= 5
-
-            until(each_has_some)
-
-
-def sockets(pid: int) -> int:
-    found = 0
-    for link in Path(f"/proc/{pid}/fd").iterdir():
-        with suppress(FileNotFoundError):  # closed meanwhile
-            found += str(link.readlink()).startswith("socket:")
-    return found
 
 
 def test_it_listens_on_this_machine_alone_unless_told_otherwise(tmp_path: Path) -> None:

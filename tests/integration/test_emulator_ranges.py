@@ -2,14 +2,12 @@
 
 from __future__ import annotations
 
-import asyncio
 from collections.abc import Iterator
 from typing import Any, get_args
-from urllib.parse import urlsplit
 
 import pytest
 
-from tests.integration.serving import hosting, plain, served_here, wire
+from tests.integration.serving import hosting, plain, served_here
 from txn import (
     ConflictError,
     DeadlineError,
@@ -20,15 +18,12 @@ from txn import (
     Mutation,
     connect,
 )
-from txn.client.tasks import connect_async
 from txn.clock import ManualClock, SystemClock
-from txn.errors import NotApplied
 from txn.model import MAX_ROW, Row
 from txn.protocol.statuses import ProtocolName
 from txn.service import server as transactional
-from txn.service.messages import IDL, METHODS
+from txn.service.messages import IDL
 from txn.service.server import PAGE_ROWS, Transactional
-from txn.service.store import RemoteService, parse_server
 from txn.stores.local import LocalStore
 from txn.tables.kv.memory import MemoryStore
 
@@ -96,33 +91,6 @@ def test_a_scan_goes_from_page_to_page(
         remote.scan(snapshot=True)
 
 
-def test_a_scan_that_is_left_asks_for_no_more_pages(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(transactional, "PAGE_ROWS", 2)
-    pages: list[bytes] = []
-    inner = Transactional.scan
-
-    def counted(self: Transactional, span: Any, given: Any) -> Any:
-        pages.append(span.start)
-        return inner(self, span, given)
-
-    monkeypatch.setattr(Transactional, "scan", counted)
-    with served_here() as here:
-        here.engine.commit(put(*map(str, range(9))))
-        scanned = here.engine.scan()
-        assert [next(scanned).row for _ in range(3)] == [b"0", b"1", b"2"]
-        del scanned
-        assert pages == [b"", b"1\0"]
-
-
-def test_a_lost_page_is_asked_for_again() -> None:
-    with served_here() as here, wire(here.port) as between:
-        between.lose = lambda answer: b"scan" in answer and not between.lost
-        with connect(f"txn://127.0.0.1:{between.port}", table="data") as engine:
-            engine.commit(put("a"))
-            assert names(engine.scan()) == [b"a"]
-            assert between.lost == 1
-
-
 def test_what_is_left_of_deleted_rows_does_not_hold_up_a_page() -> None:
     """A page that finds nothing for long says how far it has come: no wait for it times out."""
     clock = ManualClock()
@@ -187,21 +155,6 @@ def test_a_range_that_cannot_be_read_is_an_invalid_request(pair: tuple[Engine, E
                 engine.scan("data", snapshot=snapshot, columns=[("q", "v")])
 
 
-async def scan_async(uri: str) -> list[bytes]:
-    async with connect_async(uri, table="data") as engine:
-        rows = [row.row async for row in engine.scan(deadline_ms=60_000)]
-        async with engine.transaction() as t:
-            assert names(await t.scan()) == rows
-            t.put(key("sum"), b"1")
-        return rows
-
-
-def test_asyncio_scans_through_a_server() -> None:
-    with served_here() as here:
-        here.engine.commit(put("a"))
-        assert asyncio.run(scan_async(here.uri)) == [b"a"]
-
-
 def test_any_client_commits_with_scanned_ranges() -> None:
     free = IDL.Span(b"data", b"a", b"b")
     one, two = (IDL.Mutation(IDL.Key(row, b"d", b"v", b"data"), b"1") for row in (b"a1", b"a2"))
@@ -220,20 +173,6 @@ def test_any_client_commits_with_scanned_ranges() -> None:
             c.commitMany([IDL.Request([two])], IDL.Options(scanned=[free]))
         (found,) = c.view([], [free]).spans
         assert [each.cell.value for each in found] == [b"1"]
-
-
-def test_a_method_that_a_server_does_not_know_has_done_nothing(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    monkeypatch.setitem(METHODS, "notThereYet", METHODS["ensureTable"])
-    arguments = IDL.Transactional.ensureTable_args
-    monkeypatch.setattr(IDL.Transactional, "notThereYet_args", arguments, raising=False)
-    with served_here() as here:
-        service = RemoteService(*parse_server(urlsplit(here.uri)), SystemClock())
-        message = "the server is of another version and does not know this request"
-        with pytest.raises(NotApplied, match=message):
-            service.call("notThereYet", b"data", [b"d"])
-        service.close()
 
 
 def test_recovery_learns_the_servers_transaction_table_and_protocol() -> None:

@@ -38,7 +38,6 @@ ONLY_IN_MEMORY = {
     "test_a_value_that_a_delete_had_hidden_is_reported",
     "test_a_write_past_the_protocol_is_reported_and_kept",
     "test_crowds_are_repaired_some_hundreds_at_a_time",
-    "test_data_that_looks_like_a_transaction_row_is_data",
     "test_debris_is_deleted_after_the_retention",
     "test_a_compaction_leaves_nothing_of_a_retired_key",
     "test_a_key_that_is_used_again_is_not_retired",
@@ -48,10 +47,8 @@ ONLY_IN_MEMORY = {
     "test_an_absent_row_is_unknown_and_never_aborted",
     "test_every_phase_is_in_the_row_with_its_time",
     "test_finished_rows_expire_by_the_time_of_their_last_status",
-    "test_what_a_read_costs_where_reads_are_of_one_instant",
     "test_what_has_ended_is_not_ended_again",
     "test_what_makes_no_sense_is_refused_before_anything_is_written_or_sent",
-    "test_what_was_deleted_before_the_retention_leaves_nothing",
     "test_within_the_grace_it_is_nobodys_business",
 }
 

@@ -5,36 +5,28 @@ from __future__ import annotations
 import json
 import random
 from collections import Counter
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import contextmanager
+from contextlib import closing, contextmanager
 from pathlib import Path
 from subprocess import CompletedProcess
-from typing import Any, get_args
-from urllib.parse import urlsplit
+from typing import get_args
 
 import pytest
-from thriftpy2.thrift import TApplicationException
 
 from recovery import Kind, Repaired, check, repair, summary
 from tests.integration.commands import run_here
-from tests.integration.serving import PATIENCE_S, client, served
+from tests.integration.serving import PATIENCE_S, served, served_here
 from tests.integration.test_commands import OTHERS, crashed
 from txn import InvalidRequestError, Key, Mutation, Policy, connect
 from txn.clock import SystemClock
 from txn.errors import CorruptRowError, MaybeApplied, NotApplied, TxnError
 from txn.events import silent
-from txn.model import Edit, Family
+from txn.model import Family
 from txn.protocol.context import Context
 from txn.protocol.statuses import SIX_PHASE, ProtocolName, Status
-from txn.server.listening import listen
-from txn.server.ports import Server
-from txn.service.messages import IDL
-from txn.service.server import PAGE_BYTES, PAGE_ROWS, Transactional
-from txn.service.store import RemoteService, ServedStore, parse_server
 from txn.stores import open_store
 from txn.stores.local import LocalStore
-from txn.tables.kv.memory import MemoryStore
 
 TOKEN = "open-sesame"
 PATIENT = Policy(store_patience_ms=PATIENCE_S * 1000, deadline_ms=PATIENCE_S * 1000)
@@ -87,28 +79,6 @@ def test_the_commands_work_through_a_server_with_its_token(
         assert TOKEN not in (tmp_path / "log").read_text()
 
 
-def test_a_checked_put_without_a_value_is_refused(txn_server: str) -> None:
-    key = IDL.Key(b"x", b"d", b"v", b"data")
-    checks = [IDL.Check(key, b"", [IDL.Put(key)], [])]
-    with (
-        client(urlsplit(txn_server).port or 0, service=IDL.Transactional) as c,
-        pytest.raises(TApplicationException) as e,
-    ):
-        c.storeCheck(checks)
-    assert "Required field 'value' was not present" in str(e.value)
-
-
-class Broken(LocalStore):
-    """A store whose disk is spoilt, or full."""
-
-    error: TxnError = CorruptRowError("the table does not decode")
-
-    def describe(self, table: bytes) -> Mapping[bytes, Family] | None:
-        if table == b"broken":
-            raise self.error
-        return super().describe(table)
-
-
 @pytest.mark.parametrize(
     ("error", "told"),
     [
@@ -116,15 +86,18 @@ class Broken(LocalStore):
         (NotApplied("the disk is full"), MaybeApplied),  # what it was, the wire does not say
     ],
 )
-def test_what_the_servers_store_cannot_do_is_told(error: TxnError, told: type[TxnError]) -> None:
+def test_what_the_servers_store_cannot_do_is_told(
+    monkeypatch: pytest.MonkeyPatch, error: TxnError, told: type[TxnError]
+) -> None:
     """By an exception of the interface: whoever calls acts by its type."""
-    hosted = Transactional(store := Broken(MemoryStore(), SystemClock()))
-    store.error = error
-    with Server([(listen("127.0.0.1", 0), hosted.service)]) as server:
-        remote = open_store(f"txn://127.0.0.1:{server.ports[0]}")
+
+    def describe(*_: object) -> None:
+        raise error
+
+    with served_here() as here, closing(open_store(here.uri)) as remote:
+        monkeypatch.setattr(LocalStore, "describe", describe)
         with pytest.raises(told, match=str(error)):
             remote.describe(b"broken")
-        remote.close()
 
 
 def test_a_fenced_database_can_only_be_looked_at_through_thrift_1(tmp_path: Path) -> None:
@@ -140,7 +113,7 @@ def test_a_fenced_database_can_only_be_looked_at_through_thrift_1(tmp_path: Path
             engine.context.store.ensure_table(b"another", {b"t": Family(versions=1)})
         for protocol in (None, "fenced", "six-phase"):
             with pytest.raises(InvalidRequestError, match=r"the store cannot do|another protocol"):
-                connect(one, protocol=protocol)  # type: ignore[arg-type]
+                connect(one, protocol=protocol)
         with pytest.raises(InvalidRequestError, match="Thrift 2 gateway can"):
             connect(one, transactions="another", protocol="fenced")
         assert done.transaction.decode() in run(one, "ls").stdout
@@ -200,28 +173,3 @@ def recovering(uri: str) -> Iterator[Context]:
         yield Context(store, b"txn", clock, random.Random(1), PATIENT, silent, SIX_PHASE)
     finally:
         store.close()
-
-
-def test_a_page_of_a_scan_is_bounded(txn_server: str) -> None:
-    """In rows and in bytes, so that neither side holds a table in memory."""
-    store = open_store(txn_server)
-    store.ensure_table(b"wide", {b"d": Family()})
-    store.write([Edit(Key(b"%04d" % i, "d", "v", "wide"), b"x", 5) for i in range(PAGE_ROWS + 1)])
-    large = [
-        Edit(Key(b"large%d" % i, "d", "v", "wide"), bytes(PAGE_BYTES // 2), 5) for i in range(5)
-    ]
-    store.write(large)
-    asked: list[Any] = []
-
-    class Listening(RemoteService):
-        def call(self, name: str, *values: Any, **options: Any) -> Any:
-            rows, following = super().call(name, *values, **options)
-            asked.append(len(rows))
-            return rows, following
-
-    service = Listening(*parse_server(urlsplit(txn_server)), SystemClock())
-    rows = [row.row for row in ServedStore(service).scan(b"wide")]
-    assert len(rows) == PAGE_ROWS + 6 and rows == sorted(rows)
-    assert asked == [PAGE_ROWS, 3, 2, 1]
-    service.close()
-    store.close()

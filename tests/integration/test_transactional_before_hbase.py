@@ -14,7 +14,6 @@ import pytest
 
 from recovery import check
 from tests.docs.blocks import ROOT, list_blocks
-from tests.integration.commands import run_here
 from tests.integration.hbase import HBase
 from tests.integration.serving import Served, served
 from tests.packages import fetch_package, library_path
@@ -117,18 +116,3 @@ def test_a_server_before_hbase_does_what_an_engine_on_hbase_does(before_hbase: S
             t.put(keys[0], "sum")
         engine.run(lambda t: t.put(keys[0], str(len(t.scan()))))
         assert (cell := engine.read(keys[:1])[keys[0]]) is not None and cell.value == b"9"
-
-
-def test_what_cannot_be_served_before_hbase_is_refused_before_anything_listens(
-    hbase: HBase,
-) -> None:
-    table = f"txn-{uuid4().hex}"
-    connect(hbase.native, transactions=table, protocol="six-phase").close()
-    for message, *arguments in (
-        ("serve --transactional alone", "--thrift1", "0", "--transactional", "0"),
-        ("serve --transactional alone", "--thrift2", "0"),
-        ("another protocol", "--transactional", "0", "--protocol", "fenced"),
-    ):
-        done = run_here("serve", "--store", hbase.native, "--transactions", table, *arguments)
-        assert (done.returncode, done.stdout) == (2, "")
-        assert message in done.stderr and "Traceback" not in done.stderr
