@@ -6,6 +6,8 @@ import random
 import re
 import socket
 import ssl
+import subprocess
+import sys
 import time
 import urllib.request
 from contextlib import ExitStack
@@ -134,3 +136,22 @@ def test_prometheus_is_told_what_is_unfinished(serve: Serve, store: str) -> None
     assert [
         name for name in names if not name.endswith("_created") and f"`{name}`" not in told
     ] == []
+
+
+SIGNALLED = """
+import signal, sys
+from recovery.console.server import serve_console
+from recovery.console.settings import ConsoleSettings
+
+class Dying:
+    def __del__(self):  # Python ignores what is raised here
+        signal.raise_signal(signal.SIGTERM)
+
+serve_console(ConsoleSettings(sys.argv[1], "token", port=0), lambda address: Dying().__sizeof__())
+"""
+
+
+def test_a_console_ends_by_a_signal_that_comes_where_python_ignores_exits(store: str) -> None:
+    """The handler raised its exit there, and the console served for ever."""
+    ended = subprocess.run([sys.executable, "-c", SIGNALLED, store], timeout=PATIENCE_S, check=True)
+    assert ended.returncode == 0

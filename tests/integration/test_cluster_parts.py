@@ -34,7 +34,7 @@ from recovery.commands import app
 from tests.images.__main__ import IMAGES
 from tests.integration.hbase import CONTAINER_DATA, PORTS_IN_IMAGE, start_in_container
 from txn.clock import SystemClock
-from txn.cluster.cluster import RECORD, open_cluster, start
+from txn.cluster.cluster import RECORD, Cluster, open_cluster, start
 from txn.cluster.configuration import list_roles, write_configuration
 from txn.cluster.jars import (
     HBASE_VERSION,
@@ -361,3 +361,37 @@ def test_units_and_the_console_s_container_run_what_there_is() -> None:
         with known.commands[name].make_context(name, arguments) as context:
             assert context.params["store"]
     assert names == ["console", "fsck", "serve", "console"]
+
+
+def test_start_that_was_killed_while_it_started_a_server_can_be_stopped(tmp_path: Path) -> None:
+    """The server is on its way by then, and who started it has not yet been told its id."""
+    folder, seen = tmp_path / "hbase", tmp_path / "seen"
+    java = tmp_path / "java"
+    java.write_text(
+        f"#!/bin/sh\ncat '{folder}/{RECORD}' >'{seen}.new'; mv '{seen}.new' '{seen}'\n"
+        f"exec '{sys.executable}' -S -c 'import time; time.sleep(600)' \"$@\"\n"
+    )
+    java.chmod(0o755)
+    ports = choose_ports(Settings(folder), 4)
+    cluster = Cluster(Settings(folder, ports=ports), {})
+    write_configuration(cluster.settings)
+
+    def killed_at_the_first(step: str) -> None:
+        if step == "starting thrift1":
+            raise InterruptedError
+
+    with pytest.raises(InterruptedError):
+        cluster.start_processes(java, [], killed_at_the_first)
+    clock, master = SystemClock(), cluster.processes["master"]
+    try:
+        while not seen.exists():
+            assert master.is_alive
+            clock.sleep_ms(20)
+        record = json.loads(seen.read_text())
+        record["processes"][0]["pid"] = 0  # if the record came late, and the id was known
+        (folder / RECORD).write_text(json.dumps(record))
+        assert open_cluster(folder).processes["master"] == master
+        open_cluster(folder).stop(grace_ms=0)
+        assert not master.is_alive
+    finally:
+        end([master], clock, grace_ms=0)

@@ -11,7 +11,7 @@ import threading
 import time
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import closing, contextmanager
+from contextlib import ExitStack, closing, contextmanager
 from pathlib import Path
 from typing import Any, get_args
 
@@ -63,6 +63,7 @@ from txn.protocol.codec import decode_marker, encode_buffer
 from txn.protocol.row import decode_row, marker_key
 from txn.protocol.statuses import ProtocolName
 from txn.request import Ack
+from txn.server.listening import listen
 from txn.service import server as transactional
 from txn.service.messages import (
     IDL,
@@ -80,8 +81,9 @@ from txn.service.server import Transactional
 from txn.stores import open_store
 from txn.stores.base import Store
 from txn.stores.local import LocalStore
+from txn.tables.admin import Admin
 from txn.tables.kv.memory import MemoryStore
-from txn.testing.faulty import Fault, FaultyStore, Reply
+from txn.testing.faulty import Call, Fault, FaultyStore, Reply
 
 TLS = Path(__file__).with_name("tls")
 X, Y, Z = (Key(row, "d", "v", "data") for row in "xyz")
@@ -625,3 +627,62 @@ def test_the_command_serves_with_tls_token_and_workers(tmp_path: Path) -> None:
         assert server.stop() == 0
     with closing(open_store(f"embedded://{tmp_path}/store")) as store:
         assert len(list(store.scan(b"data"))) == 64
+
+
+STARTS_WITHIN_MS = 100_000  # a server, on a busy machine
+
+
+@pytest.mark.slow
+def test_a_commit_is_found_when_its_server_has_been_started_again(tmp_path: Path) -> None:
+    """It was killed as it answered, and is away for as long as that takes."""
+    store, log = f"embedded://{tmp_path}/store", tmp_path / "log"
+    with listen("127.0.0.1", 0) as free:
+        port: int = free.getsockname()[1]
+    options = ("--transactional", str(port))
+    with ExitStack() as ends, wire(port) as between, ThreadPoolExecutor(1) as pool:
+        first = ends.enter_context(served(store, log, *options))
+        engine = ends.enter_context(connect(f"txn://127.0.0.1:{between.port}", table="data"))
+        engine.ensure_table("data", ["d"])
+
+        def lose(answer: bytes) -> bool:
+            if b"commit" in answer:
+                first.process.kill()
+            return b"commit" in answer
+
+        between.lose = lose
+        done = pool.submit(engine.commit, PUT, deadline_ms=STARTS_WITHIN_MS)
+        first.process.wait(120)
+        time.sleep(2)
+        between.lose = lambda answer: False
+        ends.enter_context(served(store, log, *options))
+        assert done.result(120).timestamp
+
+
+def test_a_commit_whose_table_went_is_told_as_committed_and_not_sent_again() -> None:
+    """Through the server, alone and in a batch, by the one who leads it and by those with it."""
+    memory = MemoryStore()
+    admin = Admin(memory, SystemClock())
+
+    def plan(call: Call) -> Fault:
+        if call.method == "write" and admin.table(b"other").enabled:
+            admin.disable(b"other")
+        return Fault()
+
+    faulty = FaultyStore(LocalStore(memory, SystemClock()))
+    far, further = (Key(row, "d", "v", "other") for row in "xy")
+    with served_here(faulty) as here:
+        engine = here.engine
+        engine.ensure_table("other", ["d"])
+        engine.commit([Mutation(far, "0")])
+        faulty.plan = plan
+        assert not engine.commit([*PUT, Mutation(far, "1")]).complete
+        assert len(list(here.store.scan(b"txn", *ROWS))) == 2
+        admin.enable(b"other")
+        results = engine.commit_many(
+            [([*PUT_Y, Mutation(further, "1")], []), ([Mutation(Z, "1")], [])]
+        )
+        assert [isinstance(each, Committed) and each.complete for each in results] == [False, True]
+        assert all(isinstance(each, Committed) for each in results)
+        admin.enable(b"other")
+        found = engine.read([X, Y, Z, far, further])
+        assert {cell and cell.value for cell in found.values()} == {b"1"}

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import os
+import resource
 import threading
 from collections.abc import Callable, Sequence
 from contextlib import nullcontext, suppress
@@ -40,9 +42,11 @@ from txn import (
     Mutation,
     NotApplied,
     Policy,
+    StoreError,
+    connect,
 )
-from txn.clock import Clock, ManualClock
-from txn.errors import TableUnavailable
+from txn.clock import Clock, ManualClock, _find_boot
+from txn.errors import StoreClosedError, TableUnavailable
 from txn.model import Edit, Family
 from txn.protocol import commit as commit_module
 from txn.protocol import six_phase as six_phase_module
@@ -413,3 +417,60 @@ def test_what_is_gathered_is_seen_by_every_way_of_reading(path: str) -> None:
         ([b"b", b"c"], b"b", None),
     ]
     store.close()
+
+
+@pytest.mark.parametrize("scheme", ["memory://", "embedded://"])
+def test_a_process_without_free_descriptors_writes_nothing(scheme: str, path: str) -> None:
+    """The first commit reads a file of the kernel's, and each one of LMDB opens a lock file."""
+    uri = scheme if scheme == "memory://" else scheme + path
+    key, limits, held = Key("r", "d", "c", "t"), resource.getrlimit(resource.RLIMIT_NOFILE), []
+    _find_boot.cache_clear()
+    with connect(uri, policy=Policy(store_patience_ms=1)) as engine:
+        engine.ensure_table("t", ["d"])
+        resource.setrlimit(resource.RLIMIT_NOFILE, (512, limits[1]))
+        try:
+            with suppress(OSError):
+                while True:
+                    held.append(os.open(os.devnull, os.O_RDONLY))
+            with pytest.raises(NotApplied, match="nothing was written"):
+                engine.commit([Mutation(key, "1")])
+        finally:
+            for each in held:
+                os.close(each)
+            resource.setrlimit(resource.RLIMIT_NOFILE, limits)
+        assert engine.read([key]) == {key: None}
+        assert engine.commit([Mutation(key, "2")]).complete
+
+
+def test_a_child_that_is_forked_in_it_commits_nothing(path: str) -> None:
+    """The transaction is its parent's."""
+    calls = [0]
+
+    class Forking(ManualClock):
+        def wall_ms(self) -> int:
+            calls[0] += 1
+            if calls[0] == 0:
+                assert is_inside()
+                children.append(os.fork())
+            return super().wall_ms()
+
+    def is_inside() -> object:
+        store: Any = engine.context.store
+        return store._ordered._joined.writer is not None
+
+    children: list[int] = []
+    engine = opened(path, clock=Forking())
+    engine.commit([Mutation(X, b"1")])
+    parent = os.getpid()
+    calls[0] = -2  # in the middle of what is done together
+    try:
+        found: object = engine.commit([Mutation(X, b"2")])
+    except (StoreError, CommitOutcomeUnknown) as error:
+        found = error
+    if os.getpid() != parent:
+        os._exit(0 if isinstance(found, StoreClosedError | CommitOutcomeUnknown) else 1)
+    assert os.waitstatus_to_exitcode(os.waitpid(children[0], 0)[1]) == 0
+    assert isinstance(found, Committed)
+    assert values(engine)[0] == b"2"
+    assert len(list(engine.context.store.scan(b"txn"))) == 3  # and the name of the protocol
+    engine.close()

@@ -4,6 +4,7 @@ alerts are made of: the same numbers wherever they are asked for, in bounded tim
 from __future__ import annotations
 
 import json
+import os
 import re
 import threading
 import time
@@ -30,6 +31,7 @@ from txn.events import (
     CommitOutcome,
     Conflict,
     PhaseName,
+    Queued,
     QueueName,
     Retried,
     StoreCall,
@@ -307,3 +309,19 @@ def test_panels_and_rules_ask_for_what_there_is(rows: Rows) -> None:
     rules = (DOCS / "alerts.yaml").read_text()
     for name in ("oldest_unfinished", "oldest_expired", "last_repair_timestamp"):
         assert f"hbase_txn_{name}_seconds" in rules
+
+
+def test_a_child_of_a_fork_has_empty_queues_and_its_parent_keeps_its_own() -> None:
+    """What waits is its parent's, and never leaves the queues of the child, which would be too long
+    for ever."""
+    registry = CollectorRegistry()
+    metrics = Metrics(registry)
+    metrics(Queued("line", 3))
+    metrics(Queued("decided", 2))
+    child = os.fork()
+    if not child:
+        metrics(Queued("line", 1))
+        lengths = [sample(registry, "queue_length", queue=each) for each in get_args(QueueName)]
+        os._exit(0 if lengths == [1, 0, 0] else 1)
+    assert os.waitpid(child, 0)[1] == 0
+    assert sample(registry, "queue_length", queue="line") == 3
