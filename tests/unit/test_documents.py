@@ -96,17 +96,3 @@ def test_what_is_no_document_or_nested_too_deeply_is_refused(depth: int) -> None
     assertion = '{"not": ' * depth + f'{{"some": "{TEXT}"}}' + "}" * depth
     with pytest.raises(InvalidRequestError, match="nested too deeply limit=100"):
         parse_request(f'{{"assertions": [{assertion}]}}')
-
-
-@pytest.mark.parametrize(
-    ("assertion", "words"),
-    [
-        ({"exact": TEXT}, r'an assertion is {"exact": key, "value": value} place='),
-        ({"version": TEXT, "timestamp": "now"}, "whole number or null.*now"),
-        ({"not": {"some": TEXT}, "some": TEXT}, 'is {"some": key} or {"not": assertion} place='),
-        ({"exactly": TEXT, "value": "1"}, "not an assertion .*known=.*exact"),
-    ],
-)
-def test_an_assertion_of_another_form_is_told_its_own(assertion: object, words: str) -> None:
-    with pytest.raises(InvalidRequestError, match=words):
-        parsed(assertions=[assertion])

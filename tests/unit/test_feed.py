@@ -17,7 +17,7 @@ from tests.simulation.calls import asks_for
 from tests.simulation.puppets import Puppet
 from tests.simulation.world import OneCell
 from tests.simulation.world import World as Stage
-from tests.unit.worlds import TABLE, World, X, Y, Z, stopped_at
+from tests.unit.worlds import TABLE, World, X, Y, Z
 from txn import Delete, Engine, Key, Mutation, Some, connect
 from txn.client.parts import PartsClient
 from txn.errors import AssertionFailedError, CorruptRowError, InvalidRequestError
@@ -34,7 +34,6 @@ from txn.reading.feed import (
     Offset,
     decode_offset,
     find_decision,
-    list_decisions,
     read_changes,
 )
 from txn.stores.local import LocalStore
@@ -225,40 +224,6 @@ def test_without_news_the_offset_stays(world: World, start: Offset) -> None:
     world.clock.advance(-1_000)
     assert reader.find_end(end) is end
     assert reader.find_end(start, by_ms=start.until_ms - 1) is start
-
-
-@pytest.mark.parametrize("salt_buckets", [1, 4, 100])
-def test_every_bucket_is_looked_at(world: World, salt_buckets: int) -> None:
-    engine = Engine(
-        FaultyStore(world.store),
-        table=TABLE,
-        salt_buckets=salt_buckets,
-        clock=world.clock,
-        rng=Random(1),
-    )
-    world.put(column(b"txn", b"12345", b"status"), b"no row of a transaction")
-    start = begin(world)
-    rows = {engine.commit([Mutation(X, b"%d" % i)]).transaction for i in range(1, 30)}
-    rows.add(commit(world, Mutation(Y, b"1")))
-    assert set(read_part(feed_of(world), start)[1]) == rows
-
-
-def test_a_scan_begins_where_something_is_left(world: World, start: Offset) -> None:
-    world.clock.advance(100)
-    held = stopped_at(world, Status.LOCKED, Y)
-    begun_ms = world.clock.wall_ms()
-    world.clock.advance(BOUNDS.lateness_ms)
-    commit(world, Mutation(X, b"1"))
-    world.clock.advance(BOUNDS.lateness_ms)
-    reader = feed_of(world)
-    end, _ = read_part(reader, start)
-    assert (end.low_ms, end.undecided) == (begun_ms, {held})
-    for finding in list(fsck.check(world.engine.context, grace_ms=0)):
-        fsck.repair(world.engine.context, finding)
-    commit(world, Mutation(X, b"2"))
-    end, _ = read_part(reader, end)
-    assert end.low_ms == world.clock.wall_ms() - BOUNDS.lateness_ms
-    assert list(list_decisions(reader.context, end.low_ms + BOUNDS.lateness_ms)) == []
 
 
 def test_through_a_gateway_of_one_cell_the_last_status_tells(world: World, start: Offset) -> None:

@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import pickle
-import sys
-import threading
 from pathlib import Path
 
 import pytest
@@ -54,27 +52,3 @@ def test_a_tally_tells_what_became_of_findings() -> None:
     assert (tally.rolled_forward, tally.rolled_back, tally.cleaned_up) == (1, 2, 1)
     assert (tally.found, tally.moved_on, tally.left, tally.is_repair) == (6, 1, 1, True)
     assert tally.count_kinds()[Kind.UNDECIDED] == 2
-
-
-def test_a_tally_is_read_while_it_grows() -> None:
-    tally, is_over = Tally(), threading.Event()
-
-    def grow() -> None:
-        while not is_over.is_set():
-            tally.counts.clear()
-            for kind in Kind:
-                for result in (None, Repaired, LeftAlone, NothingToDo):
-                    tally.counts[kind, result] += 1
-
-    interval = sys.getswitchinterval()
-    sys.setswitchinterval(1e-6)
-    thread = threading.Thread(target=grow)
-    thread.start()
-    try:
-        for _ in range(2_000):
-            tally.count_kinds()
-            assert tally.left >= 0
-    finally:
-        is_over.set()
-        thread.join()
-        sys.setswitchinterval(interval)

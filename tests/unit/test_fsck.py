@@ -3,12 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Collection
-from dataclasses import replace
 
 import pytest
 
-from recovery import Finding, InGrace, Kind, LeftAlone, Repaired, check, repair, repair_all
-from tests.unit.test_search import Fetching
+from recovery import Finding, InGrace, Kind, LeftAlone, Repaired, check, repair
 from tests.unit.worlds import TABLE, World, X, Y, after_status
 from txn.assertions import Assertion
 from txn.errors import TableUnavailable
@@ -146,21 +144,6 @@ def test_debris_is_deleted_after_the_retention() -> None:
     assert not any(is_row_key(row.row) for row in world.store.scan(b"txn"))
 
 
-def test_deleting_rows_of_several_buckets_reads_none_that_stay() -> None:
-    world = World(salt_buckets=2)
-    for _ in range(2):
-        for seed in range(20):
-            world.client(seed=seed).commit([Mutation(X, b"1"), Mutation(Y, b"1")])
-        old = len(world.rows())
-        world.clock.advance(25 * HOUR_MS if old == 20 else 0)
-    store = Fetching(world.store)
-    context = replace(world.engine.context, store=store)
-    findings = found(world)
-    assert len({(finding.transaction or b"")[:3] for finding in findings}) == 2
-    assert len(findings) == len(list(repair_all(context, findings))) == store.rows == 20
-    assert len(world.rows()) == 20
-
-
 @pytest.mark.parametrize(
     ("name", "value"),
     [
@@ -185,20 +168,6 @@ def test_a_decided_row_that_does_not_decode_is_kept_with_its_locks(
     assert isinstance(repair(world.engine.context, finding), LeftAlone)
     assert (list(world.store.scan(b"txn")), list(world.store.scan(TABLE))) == before
     assert world.holder(X) == row_key
-
-
-@pytest.mark.parametrize("status", [Status.WRITTEN, Status.LOCKED, Status.ABORTING])
-def test_an_undecided_row_that_does_not_decode_is_aborted_and_its_locks_are_found(
-    status: Status,
-) -> None:
-    world = World()
-    row_key = left_at(world, status)
-    put_column(world, row_key, b"buffer", b"junk")
-    results = mended(world, grace_ms=0, scan=[TABLE])
-    assert results.count(Repaired("rolled back")) == 1
-    assert results.count(Repaired("freed")) == 2
-    assert world.rows()[-1].status is Status.ABORTED
-    assert world.holder(X) == world.holder(Y) == b""
 
 
 def test_a_transaction_whose_table_is_gone_is_left_alone() -> None:

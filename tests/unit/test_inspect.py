@@ -9,18 +9,17 @@ import pytest
 from recovery import Kind, check, repair
 from recovery.bounds import MOST_AT_ONCE, ReadLimits
 from recovery.commands.show import explanation_document
-from recovery.inspect import VERSIONS, AssertionVerdict, Explanation, Unseen, explain
+from recovery.inspect import AssertionVerdict, Explanation, Unseen, explain
 from recovery.search import row_document
 from tests.unit.test_search import Fetching
 from tests.unit.worlds import STEP_ALONE, TABLE, TAKEN, World, X, Y, Z, after_status, stopped_at
 from txn.assertions import And, Assertion, Exact, Some
 from txn.errors import AssertionFailedError, TableUnavailable
-from txn.model import Cell, Delete, Edit, Family, Key, Mutation
+from txn.model import Cell, Delete, Edit, Key, Mutation
 from txn.protocol.row import RowState, column, read_rows
 from txn.protocol.statuses import ProtocolName, Status
-from txn.stores import open_store
 from txn.testing.counting import CountingStore
-from txn.testing.faulty import Call, Crash, Fault, FaultyStore, Reply
+from txn.testing.faulty import Call, Crash, Fault, Reply
 
 
 def explained(world: World, row_key: bytes, grace_ms: int = 0) -> Explanation:
@@ -100,31 +99,6 @@ def test_a_replaced_value_is_shown_for_as_long_as_the_store_keeps_it(
     world.engine.commit([Delete(X)])
     change = explained(world, done[3].transaction).changes[0]
     assert (change.old, change.unseen) == (None, Unseen.NOT_KEPT)
-
-
-def test_a_version_that_was_not_looked_for_is_not_called_lost(world: World) -> None:
-    store = open_store("memory://", world.clock)
-    store.ensure_table(TABLE, {b"d": Family(versions=50)})
-    engine = world.client(FaultyStore(store))
-    done = []
-    for number in range(VERSIONS + 2):
-        world.clock.advance(5)
-        done.append(engine.commit([Mutation(X, b"%d" % number), Mutation(Y, b"1")]).transaction)
-
-    def look(at: int, **limits: int) -> tuple[Cell | None, Unseen | None]:
-        found = explain(engine.context, done[at], limits=ReadLimits(**limits))
-        assert found is not None
-        return found.changes[0].old and found.changes[0].old.value, found.changes[0].unseen
-
-    assert [look(at) for at in (0, 1, 2, 3)] == [
-        (None, None),
-        (None, Unseen.NOT_AMONG),
-        (None, Unseen.NOT_AMONG),
-        (b"2", None),
-    ]
-    assert look(-1) == (b"10", None)
-    assert look(-1, bytes_=10) == (None, Unseen.NOT_READ)
-    assert look(-1, rows=0) == (None, Unseen.NOT_READ)
 
 
 @pytest.mark.parametrize("status", [Status.LOCKED, Status.COMPLETE])

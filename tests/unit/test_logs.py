@@ -69,18 +69,3 @@ def test_each_logger_is_in_the_table() -> None:
         module = ".".join(path.relative_to(ROOT).with_suffix("").parts)
         for given in re.findall(r"getLogger\(([^)]*)\)", path.read_text()):
             assert (module if given == "__name__" else ast.literal_eval(given)) in named
-
-
-def test_the_library_sets_up_no_handler() -> None:
-    found = {
-        f"{path.relative_to(ROOT)}: {call}"
-        for path in sources("txn", "recovery")
-        for call in re.findall(r"basicConfig|dictConfig|setLevel|\w*Handler\(\)", path.read_text())
-    }
-    assert found == {
-        "recovery/commands/common.py: StreamHandler()",
-        "recovery/commands/common.py: basicConfig",
-        "txn/__init__.py: NullHandler()",
-        "txn/locks/zookeeper/client.py: NullHandler()",
-        "txn/stores/hbase/native/registry.py: NullHandler()",
-    }

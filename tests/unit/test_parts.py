@@ -34,11 +34,9 @@ from txn import (
     Outcome,
     Request,
     Some,
-    StoreError,
 )
 from txn.client.parts import PartsClient
 from txn.errors import NotApplied
-from txn.events import Event, WorkFailed
 from txn.model import Edit
 from txn.protocol.codec import Buffer, Plan
 from txn.protocol.commit import prepare
@@ -216,32 +214,6 @@ def test_a_lease_that_ran_out_aborts_all_parts(engine: Engine, client: PartsClie
     assert not list(check(engine.context, grace_ms=0, scan=[b"rows"]))
 
 
-@pytest.mark.parametrize("error", [StoreError("away"), ZeroDivisionError("odd")], ids=repr)
-def test_beating_goes_on_after_any_error(
-    engine: Engine, client: PartsClient, error: Exception
-) -> None:
-    """A heartbeat that ended at the first one let anybody abort the whole, a lease later."""
-    transaction = client.begin()
-    fails = iter([error] * 3)
-    told: list[Event] = []
-    heartbeat = client.heartbeat
-
-    def fail(transaction: bytes) -> None:
-        if (failure := next(fails, None)) is not None:
-            raise failure
-        heartbeat(transaction)
-
-    quick = replace(POLICY, lock_ttl_ms=30)
-    client._context = replace(engine.context, policy=quick, on_event=told.append)
-    client.heartbeat = fail  # type: ignore[method-assign]
-    before = row_of(engine, transaction).heartbeat
-    with client.sending_heartbeats(transaction):
-        engine.context.clock.sleep_ms(5)
-        while row_of(engine, transaction).heartbeat == before:
-            pass
-    assert told.count(WorkFailed("send heartbeat")) == 3
-
-
 def test_counts_and_numbers_have_limits(engine: Engine, client: PartsClient) -> None:
     """A row key has five digits for a number, so there may be 100,000 parts of a task."""
     transaction = client.begin()
@@ -255,43 +227,6 @@ def test_counts_and_numbers_have_limits(engine: Engine, client: PartsClient) -> 
     client.commit(transaction, [100_000], newest, ack="decided")
     assert row_of(engine, transaction).parts == (100_000,)
     assert values(engine, X) == [b"1"]
-
-
-def test_a_part_that_does_not_decode_keeps_its_transaction(
-    engine: Engine, client: PartsClient
-) -> None:
-    """Nobody knows what it would write: so the whole is not told to be complete."""
-    transaction = decide_two(client)
-    first, second = (child_key(transaction, 0, number) for number in range(2))
-    put_back = damage(engine, first, b"buffer", b"junk")
-    assert row_of(engine, first).state is RowState.UNREADABLE
-    with pytest.raises(CorruptRowError):
-        engine.read([X])
-    results = {type(repair(engine.context, each)) for each in check(engine.context, grace_ms=0)}
-    assert results == {LeftAlone}
-    assert row_of(engine, second).status is Status.COMPLETE
-    assert row_of(engine, transaction).status is Status.ASSERTED
-    found = {each.transaction: each for each in check(engine.context, grace_ms=0)}[transaction]
-    left = repair(engine.context, found)
-    assert isinstance(left, LeftAlone) and "part cannot be finished" in left.why
-    put_back()
-    repair(engine.context, found)
-    assert values(engine, X, Y) == [b"1", b"1"]
-
-
-@pytest.mark.parametrize("counts", [b"{2}", None])
-def test_counts_that_do_not_decode_keep_all_parts(
-    engine: Engine, client: PartsClient, counts: bytes | None
-) -> None:
-    """A newer version wrote them in its way: nobody here knows which parts were decided."""
-    transaction = decide_two(client)
-    put_back = damage(engine, transaction, b"parts", counts)
-    assert row_of(engine, child_key(transaction, 0, 0)).state is RowState.UNREADABLE
-    with pytest.raises(CorruptRowError):
-        engine.read([X])
-    assert {type(result) for result in mend(engine)} == {LeftAlone}
-    put_back()
-    assert values(engine, X, Y) == [b"1", b"1"]
 
 
 def test_parts_that_were_not_counted_are_released(engine: Engine, client: PartsClient) -> None:
@@ -381,18 +316,6 @@ def test_a_transaction_and_its_parts_are_explained(engine: Engine, client: Parts
     assert (whole.whole, whole.row.parts, whole.part_rows) == (None, (0, 2), 1)
     other = look(engine.commit([Mutation(Z, "1"), Mutation(W, "1")]).transaction)
     assert (other.row.parts, other.part_rows) == (None, None)
-
-
-def test_who_asks_again_for_a_commit_is_told_of_it(engine: Engine, client: PartsClient) -> None:
-    """Its answer was lost: what is committed must never be told as aborted."""
-    transaction, newest = write_two(client)
-    done = client.commit(transaction, [2], newest, ack="decided")
-    for again in (client, PartsClient(engine)):
-        found = again.commit(transaction, [2], newest)
-        assert (found.transaction, found.timestamp) == (transaction, done.timestamp)
-        assert found.complete
-    assert values(engine, X, Y) == [b"1", b"1"]
-    assert engine.outcome(transaction) is Outcome.COMMITTED
 
 
 def test_a_part_is_purged_only_if_nothing_of_it_can_be_committed(

@@ -52,19 +52,6 @@ def test_a_printed_key_is_parsed_as_itself(key: Key) -> None:
     assert Key.parse(key_text(key)) == key
 
 
-@pytest.mark.parametrize(
-    ("text", "key"),
-    [
-        ("t/r/f:c", Key("r", "f", "c", "t")),
-        ("t/a/b/f:c:d", Key("a/b", "f", "c:d", "t")),
-        ("ns:t/a:b/f:c", Key("a:b", "f", "c", "ns:t")),
-        (r"t/\x00\\é/f:a\x2fb", Key(b"\0\\\xc3\xa9", "f", "a/b", "t")),
-    ],
-)
-def test_keys_are_written_as_people_expect(text: str, key: Key) -> None:
-    assert Key.parse(text) == key
-
-
 KEY = Key("x", "d", "v", "t")
 
 

@@ -174,16 +174,6 @@ def test_a_cell_with_a_ttl_of_its_own_is_gone_after_it_for_everybody(world: Worl
     assert world.tables.read([X]) == {X: Cell(b"3", 1_101)}
 
 
-def test_what_is_added_to_keeps_its_ttl_unless_it_is_given_another(world: World) -> None:
-    world.do(Add(b"d", b"x", 1, ttl_ms=100), Append(b"d", b"y", b"1", ttl_ms=100))
-    world.do(Add(b"d", b"x", 1), Append(b"d", b"y", b"1"), Add(b"d", b"z", 1, ttl_ms=100))
-    world.do(Add(b"d", b"z", 1, ttl_ms=500))
-    world.clock.advance(200)
-    assert world.seen(Selection()) == [(b"z", 1_001, bytes([0, 0, 0, 0, 0, 0, 0, 2]))]
-    world.do(Add(b"d", b"x", 1))
-    assert world.seen(Selection())[0] == (b"x", 1_200, bytes([0, 0, 0, 0, 0, 0, 0, 1]))
-
-
 def test_versions_that_must_stay_outlive_the_ttl(world: World) -> None:
     world.admin.add_family(T, b"m", FamilySettings(versions=3, min_versions=1, ttl_ms=100))
     for time in (800, 850, 950):
@@ -216,14 +206,6 @@ def test_what_hbase_refuses_is_refused_with_its_reason(
         world.do(Put(b"d", b"x", b"undone"), operation, row=row)
     assert caught.value.reason == reason
     assert world.seen() == []
-
-
-def test_a_cell_may_be_as_large_as_hbase_takes_it(world: World) -> None:
-    largest = bytes(MAX_CELL - 27)  # 20 bytes, 4 for the length, and three names of one byte
-    world.do(Put(b"d", b"x", largest))
-    with pytest.raises(Refused, match=r"the cell is too large .* limit=10485760"):
-        world.do(Append(b"d", b"x", b"1"))
-    assert world.seen() == [(b"x", 1_000, largest)]
 
 
 def test_a_column_may_be_longer_than_a_row(world: World) -> None:
@@ -330,15 +312,6 @@ def test_a_page_ends_where_its_values_are_large() -> None:
     size = PAGE_BYTES // 2
     rows.mutate(T, [(b"%d" % number, [Put(b"d", b"x", bytes(size))]) for number in range(9)])
     assert len(rows.scan(T, Range(), Selection(), limit_rows=9).results) == 2
-
-
-@pytest.mark.parametrize("reverse", [False, True])
-def test_a_page_of_no_rows_is_before_the_first_row(reverse: bool) -> None:
-    rows = opened(MemoryStore())
-    rows.mutate(T, [(row, [Put(b"d", b"x", b"1")]) for row in (b"a", b"b")])
-    empty = rows.scan(T, Range(reverse=reverse), Selection(), limit_rows=0)
-    page = rows.scan(T, Range(reverse=reverse), Selection(), limit_rows=9, resume=empty.resume)
-    assert [each.row for each in page.results] == ([b"b", b"a"] if reverse else [b"a", b"b"])
 
 
 def test_a_row_of_many_versions_comes_as_several_results() -> None:

@@ -4,11 +4,9 @@ scanned does before its decision, when its readers wait: see docs/protocol.md.""
 from __future__ import annotations
 
 import pickle
-import tracemalloc
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from dataclasses import replace
 from functools import partial
-from typing import Any
 
 import pytest
 
@@ -261,23 +259,6 @@ def test_a_scan_goes_on_where_the_store_failed(world: World) -> None:
         list(engine.scan())
 
 
-@pytest.mark.parametrize(
-    ("status", "cost"),
-    [(Status.LOCKED, {"scan": 1, "read": 1}), (Status.ASSERTED, {"scan": 2, "read": 2})],
-)
-def test_what_held_rows_cost(world: World, status: Status, cost: dict[str, int]) -> None:
-    filled(world, *[b"%03d" % number for number in range(50)])
-    after_status(world, status, Fault(reply=Reply.CRASH))
-    with pytest.raises(Crash):
-        world.engine.commit([Mutation(key(b"%03d" % number), b"2") for number in range(10, 40)])
-    counting = CountingStore(world.store)
-    engine = world.client(counting)  # type: ignore[arg-type]
-    assert len(list(engine.scan())) == 50
-    counting.reset()
-    assert len(list(engine.scan())) == 50
-    assert dict(counting.calls) == cost
-
-
 @pytest.fixture
 def decided() -> tuple[World, list[bytes]]:
     """Clients that died after they had decided to write many rows each; the holders."""
@@ -359,19 +340,6 @@ def test_a_snapshot_has_a_limit_that_deleted_keys_do_not_count_to() -> None:
     assert len(list(world.engine.scan(snapshot=True, stop="d"))) == 3
 
 
-def test_a_snapshot_among_deleted_keys_takes_little_memory(world: World) -> None:
-    """Its looks keep what they find, and one digest of all that is left of deleted keys."""
-    filled(world, "a")
-    most = []
-    for count in (500, 1_500):
-        delete_keys(world, count)
-        tracemalloc.start()
-        assert len(list(world.engine.scan(snapshot=True))) == 1
-        most.append(tracemalloc.get_traced_memory()[1])
-        tracemalloc.stop()
-    assert most[1] < 2 * most[0]
-
-
 @both_ways
 def test_looks_of_a_scan_lie_close_together(world: World, snapshot: bool) -> None:
     """What came and went between two looks that lie a day apart may have been retired."""
@@ -387,25 +355,6 @@ def test_looks_of_a_scan_lie_close_together(world: World, snapshot: bool) -> Non
     found = world.client(counting, seed=2).scan(snapshot=snapshot)  # type: ignore[arg-type]
     assert values(found) == {b"a": {b"x": b"1"}, b"x": {b"x": b"2"}}
     assert counting.calls["scan"] == 4
-
-
-def test_tags_of_named_columns_are_read_only_where_rows_are_held() -> None:
-    """They are a third of all cells, and tell nothing of a row that nobody holds."""
-    world = World(protocol="six-phase")
-    filled(world, "a", "b", "c")
-    stopped_at(world, Status.ASSERTED, key("b"))
-    asked: list[set[bytes]] = []
-    scan = world.faults.scan
-
-    def note(*args: Any, **options: Any) -> Iterator[Row]:
-        asked.append({name for _, name in args[3]})
-        return scan(*args, **options)
-
-    world.faults.scan = note  # type: ignore[method-assign]
-    found = values(world.engine.scan(columns=[("d", "x")]))
-    assert found == {b"a": {b"x": b"1"}, b"b": {b"x": b"2"}, b"c": {b"x": b"1"}}
-    plain, tagged = {b"x", b"x_lock", b"_lock"}, {b"x", b"x_lock", b"_lock", b"x_tag"}
-    assert asked == [plain, tagged, tagged]
 
 
 ITEM = Key("item", "d", "x", TABLE)

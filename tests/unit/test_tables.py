@@ -56,25 +56,6 @@ def test_a_scan_of_large_values_takes_little_memory(tmp_path: Path) -> None:
     assert peak < 20 * MEGABYTE
 
 
-@pytest.mark.parametrize("choice", ["three columns", "whole rows"])
-def test_a_scan_of_a_wide_row_keeps_what_it_wants_of_it(choice: str, tmp_path: Path) -> None:
-    store = LmdbStore(str(tmp_path / "store"), sync=False)
-    found = tables(store)
-    value = None if choice == "whole rows" else b"1"
-    found.write([Edit(key("row", f"{column:05d}"), value, 1) for column in range(20_000)])
-    tracemalloc.start()
-    if choice == "whole rows":
-        assert list(found.scan(TABLE)) == []
-    else:
-        columns = [(b"d", b"%05d" % column) for column in (0, 7, 19_999)]
-        (row,) = found.scan(TABLE, columns=columns)
-        assert len(row.cells) == 3
-    peak = tracemalloc.get_traced_memory()[1]
-    tracemalloc.stop()
-    store.close()
-    assert peak < MEGABYTE
-
-
 @pytest.mark.parametrize("kind", ["memory", "embedded"])
 def test_a_refused_edit_leaves_no_other_of_its_call(kind: str, tmp_path: Path) -> None:
     store = MemoryStore() if kind == "memory" else LmdbStore(str(tmp_path / "store"), sync=False)
@@ -109,19 +90,6 @@ def test_a_scan_is_many_short_transactions(
     store.reads = 0
     assert len(list(found.scan(TABLE, columns=wanted))) == (0 if wanted else rows)
     assert store.reads >= 3
-
-
-def test_a_compaction_removes_what_nobody_can_see() -> None:
-    store = MemoryStore()
-    found = tables(store)
-    empty = store.read(lambda reader: list(reader.keys(b"", b"\xff")))
-    rows = [key(f"{number:05d}") for number in range(PAGE_ROWS * 2 + 1)]
-    found.write([Edit(one, b"1", 5) for one in rows])
-    found.write([Edit(one, None, 5) for one in rows])
-    found.compact(TABLE, 5)
-    assert store.read(lambda reader: list(reader.keys(b"", b"\xff"))) != empty
-    found.compact(TABLE, 6)
-    assert store.read(lambda reader: list(reader.keys(b"", b"\xff"))) == empty
 
 
 NAMES = [b"", b".dot", b"\xff"]

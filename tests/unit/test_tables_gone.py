@@ -189,19 +189,6 @@ def test_of_a_batch_only_those_wait_that_need_the_table() -> None:
     assert (world.value(Y), world.value(Z)) == (b"2", b"2")
 
 
-@pytest.mark.parametrize("phase", ["lock", "decide", "put"])
-def test_a_watch_that_fails_changes_nothing(phase: str, caplog: pytest.LogCaptureFixture) -> None:
-    world = Tables()
-
-    def fail() -> None:
-        raise KeyError("a watch that raises")
-
-    world.when[phase] = fail  # type: ignore[index]
-    assert world.engine.commit(BOTH).complete
-    assert [record.levelno for record in caplog.records] == [logging.ERROR]
-    assert "a watch that raises" in caplog.text
-
-
 def test_a_holder_whose_server_does_not_answer_is_in_the_way() -> None:
     world = Tables()
     holder = world.left_decided()
