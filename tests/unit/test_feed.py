@@ -8,17 +8,15 @@ from concurrent.futures import ThreadPoolExecutor, wait
 from contextlib import ExitStack, closing
 from dataclasses import replace
 from pathlib import Path
-from random import Random
 
 import pytest
 
 from recovery import fsck
 from tests.simulation.calls import asks_for
 from tests.simulation.puppets import Puppet
-from tests.simulation.world import OneCell
 from tests.simulation.world import World as Stage
 from tests.unit.worlds import TABLE, World, X, Y, Z
-from txn import Delete, Engine, Key, Mutation, Some, connect
+from txn import Delete, Key, Mutation, Some, connect
 from txn.client.parts import PartsClient
 from txn.errors import AssertionFailedError, CorruptRowError, InvalidRequestError
 from txn.model import Edit, Family
@@ -33,7 +31,6 @@ from txn.reading.feed import (
     KeyChange,
     Offset,
     decode_offset,
-    find_decision,
     read_changes,
 )
 from txn.stores.local import LocalStore
@@ -224,23 +221,6 @@ def test_without_news_the_offset_stays(world: World, start: Offset) -> None:
     world.clock.advance(-1_000)
     assert reader.find_end(end) is end
     assert reader.find_end(start, by_ms=start.until_ms - 1) is start
-
-
-def test_through_a_gateway_of_one_cell_the_last_status_tells(world: World, start: Offset) -> None:
-    """Thrift 1 writes no time beside a decision: what was decided through it is told once it is
-    complete."""
-    faults = FaultyStore(world.store)
-    engine = Engine(OneCell(faults), table=TABLE, clock=world.clock, rng=Random(7))
-    start = begin(world)
-    done = engine.commit([Mutation(X, b"1")]).transaction
-    world.clock.advance(10)
-    row = next(world.store.scan(b"txn", done, done + b"\0"))
-    assert b"at.2-ASSERTED" not in {key.column for key in row.cells}
-    at_ms = find_decision(row)
-    assert at_ms == world.cell(column(b"txn", done, b"status")).timestamp
-    assert read_part(feed_of(world), start)[1] == [done]
-    world.put(column(b"txn", done, b"status"), Status.PUT.value)
-    assert find_decision(next(world.store.scan(b"txn", done, done + b"\0"))) == 0
 
 
 def test_an_offset_older_than_rows_are_kept_is_an_error(world: World) -> None:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import pickle
 from pathlib import Path
 
 import pytest
@@ -18,11 +17,6 @@ from recovery.findings import (
 )
 
 OPERATIONS = Path(__file__).parents[2] / "docs" / "operations.md"
-
-
-def test_a_kind_is_known_by_its_word() -> None:
-    assert [Kind(kind.value) for kind in Kind] == list(Kind)  # type: ignore[call-arg]
-    assert [pickle.loads(pickle.dumps(kind)) for kind in Kind] == list(Kind)
 
 
 @pytest.mark.parametrize("kind", Kind)

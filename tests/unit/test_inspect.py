@@ -7,11 +7,10 @@ from dataclasses import replace
 import pytest
 
 from recovery import Kind, check, repair
-from recovery.bounds import MOST_AT_ONCE, ReadLimits
+from recovery.bounds import ReadLimits
 from recovery.commands.show import explanation_document
 from recovery.inspect import AssertionVerdict, Explanation, Unseen, explain
 from recovery.search import row_document
-from tests.unit.test_search import Fetching
 from tests.unit.worlds import STEP_ALONE, TABLE, TAKEN, World, X, Y, Z, after_status, stopped_at
 from txn.assertions import And, Assertion, Exact, Some
 from txn.errors import AssertionFailedError, TableUnavailable
@@ -99,30 +98,6 @@ def test_a_replaced_value_is_shown_for_as_long_as_the_store_keeps_it(
     world.engine.commit([Delete(X)])
     change = explained(world, done[3].transaction).changes[0]
     assert (change.old, change.unseen) == (None, Unseen.NOT_KEPT)
-
-
-@pytest.mark.parametrize("status", [Status.LOCKED, Status.COMPLETE])
-def test_an_explanation_is_bounded_in_bytes(world: World, status: Status) -> None:
-    keys = [Key(f"{number:03}", "d", "x", TABLE) for number in range(200)]
-    for _ in range(2):
-        world.clock.advance(5)
-        world.engine.commit([Mutation(key, b"x" * 20_000) for key in keys])
-    world.clock.advance(5)
-    after_status(world, status, Fault(reply=Reply.CRASH))
-    with pytest.raises(Crash):
-        world.client(world.faults, seed=50).commit([Mutation(key, b"2") for key in keys])
-    row_key = world.rows()[-1].row_key
-    store = Fetching(world.store)
-    context = replace(world.engine.context, store=store)
-    found = explain(context, row_key, limits=ReadLimits(bytes_=200_000))
-    assert found is not None
-    assert store.largest < (MOST_AT_ONCE + 2) * 20_000
-    assert store.total <= 200_000 + store.largest
-    assert 0 < found.keys_read <= 200
-    told = {change.unseen for change in found.changes[found.keys_read :]}
-    assert told <= {Unseen.NOT_READ}
-    assert found.changes[0].old is not None
-    assert found.changes[-1].unseen is Unseen.NOT_READ
 
 
 @pytest.mark.parametrize("value", [b"junk", None])

@@ -12,7 +12,7 @@ from tests.simulation.calls import asks_for
 from tests.simulation.puppets import Puppet
 from tests.simulation.world import World as Stage
 from tests.simulation.world import key as stage_key
-from tests.unit.worlds import TABLE, World, X, Y, Z
+from tests.unit.worlds import TABLE, World, X, Y, Z, stopped_at
 from txn import Cell, Delete, Engine, Mutation, Policy, Some
 from txn.clock import ManualClock
 from txn.errors import AssertionFailedError, ConflictError, InvalidRequestError, NotApplied
@@ -96,6 +96,18 @@ def test_rows_are_restored_in_chunks(world: World, monkeypatch: pytest.MonkeyPat
     monkeypatch.setattr(instants, "CHUNK_CELLS", 1)
     rows = list(restore_rows(world.engine.context, [SPAN], instant, scan()))
     assert [[cell.value for cell in row.cells.values()] for row in rows] == [[b"1"], [b"1"]]
+
+
+def test_what_is_undecided_at_the_instant_comes_after_it(world: World) -> None:
+    held = stopped_at(world, Status.WRITTEN)
+    world.clock.advance(10 * BOUNDS.lateness_ms)
+    instant = plan(world.engine)
+    assert instant.undecided == {held}
+    assert instant.low_ms < instant.recent_ms - BOUNDS.lateness_ms
+    early = replace(instant, undecided=frozenset())
+    mark = instant.find_mark(held)
+    seen = instants.Placement(held, mark, True, mark)
+    assert early.covers(seen) and not instant.covers(seen)
 
 
 @pytest.mark.parametrize("protocol", PROTOCOLS)

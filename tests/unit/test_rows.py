@@ -325,16 +325,3 @@ def test_a_row_of_many_versions_comes_as_several_results() -> None:
         (b"r", 1, False),
         (b"s", 2, False),
     ]
-
-
-def test_a_scan_goes_on_in_a_table_that_was_truncated_meanwhile() -> None:
-    store = MemoryStore()
-    rows = opened(store)
-    rows.mutate(T, [(row, [Put(b"d", b"x", b"1")]) for row in (b"a", b"b")])
-    first = rows.scan(T, Range(), Selection(), limit_rows=1)
-    admin = Admin(store, ManualClock())
-    admin.disable(T)
-    admin.truncate(T)
-    rows.mutate(T, [(b"c", [Put(b"d", b"x", b"1")])])
-    page = rows.scan(T, Range(), Selection(), limit_rows=9, resume=first.resume)
-    assert [result.row for result in page.results] == [b"c"]

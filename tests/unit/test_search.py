@@ -273,25 +273,6 @@ def test_a_page_is_bounded(stop: Stop, limits: ReadLimits, query: Query) -> None
     assert before is not None and found == sorted(keys, reverse=True)
 
 
-def test_a_piece_of_a_row_key_is_found() -> None:
-    rows, rng = Rows(), Random(5)
-    keys = [
-        b"0%d." % (at % 3) + new_row_key(NOW_MS - at * 50_000, rng.getrandbits(128))
-        for at in range(3_000)
-    ]
-    rows.put(keys)
-    wanted = keys[2_990]
-    name, uid = wanted[3:], wanted[-32:]
-    for piece in (wanted, wanted[:30], name, name[:29], name[12:], name[12:28], name[12:25]):
-        calls, _, on_row = find_cost(rows, Query(id_=piece))
-        assert on_row <= 2, piece
-        assert calls < 20, piece
-        assert list_keys_found(rows.context, Query(id_=piece)) == [wanted], piece
-    for piece in (uid, uid[:9], uid[-9:]):
-        assert list_keys_found(rows.context, Query(id_=piece)) == [wanted], piece
-    assert list_keys_found(rows.context, Query(id_=b"transaction.0")) == []
-
-
 @pytest.mark.parametrize("protocol", ["six-phase", "fenced"])
 def test_transactions_are_found_by_what_they_name(protocol: Any) -> None:
     world = World(protocol=protocol)

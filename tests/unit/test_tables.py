@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import tracemalloc
 from collections.abc import Callable
 from pathlib import Path
 from typing import TypeVar
@@ -20,7 +19,6 @@ from txn.tables.pages import PAGE_CELLS, PAGE_ROWS
 
 R = TypeVar("R")
 TABLE = b"t"
-MEGABYTE = 1024 * 1024
 
 
 class Counting(MemoryStore):
@@ -41,19 +39,6 @@ def tables(store: MemoryStore | LmdbStore, clock: ManualClock | None = None) -> 
 
 def key(row: str, column: str = "x", family: str = "d") -> Key:
     return Key(row, family, column, TABLE)
-
-
-def test_a_scan_of_large_values_takes_little_memory(tmp_path: Path) -> None:
-    store = LmdbStore(str(tmp_path / "store"), sync=False)
-    found = tables(store)
-    for number in range(100):
-        found.write([Edit(key(f"{number:05d}"), bytes(MEGABYTE), 1)], durable=False)
-    tracemalloc.start()
-    assert sum(len(cell.value) for row in found.scan(TABLE) for cell in row.cells.values())
-    peak = tracemalloc.get_traced_memory()[1]
-    tracemalloc.stop()
-    store.close()
-    assert peak < 20 * MEGABYTE
 
 
 @pytest.mark.parametrize("kind", ["memory", "embedded"])
