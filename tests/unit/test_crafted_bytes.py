@@ -1,8 +1,4 @@
-"""Bytes that nobody of ours wrote: a decoder raises its own error, and nothing else, ever.
-
-A valid checksum proves that bytes are whole, not that they are ours. So each decoder gets samples
-that were changed at random, in their bytes and in their shape, and what it accepts can be shown.
-"""
+"""Bytes that nobody of ours wrote: a decoder raises its own error, and what it accepts is shown."""
 
 from __future__ import annotations
 
@@ -49,7 +45,6 @@ from txn.spark.options import SourceOptions
 from txn.tables.catalog import _decode as decode_table
 from txn.text import assertion_text
 
-pytestmark = pytest.mark.fast
 ROW = new_row_key(1_700_000_000_000, 7, database=b"txn")
 A, B = (Key(row, "d", "x", "t") for row in "ab")
 REQUEST = Request(

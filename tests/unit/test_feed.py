@@ -8,6 +8,7 @@ from concurrent.futures import ThreadPoolExecutor, wait
 from contextlib import ExitStack, closing
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -55,14 +56,14 @@ def read_part(reader: ChangeFeed, start: Offset, **how: int) -> tuple[Offset, li
     return end, [decided.row_key for decided in reader.list_part(start, end)]
 
 
-def commit(world: World, *mutations: Mutation | Delete, **how: object) -> bytes:
+def commit(world: World, *mutations: Mutation | Delete, **how: Any) -> bytes:
     """Commit, and let time pass until it can be told."""
     done = world.engine.commit(mutations, **how)
     world.clock.advance(BOUNDS.delay_ms + 1)
     return done.transaction
 
 
-def read_all(world: World, start: Offset, **how: object) -> list[KeyChange]:
+def read_all(world: World, start: Offset, **how: Any) -> list[KeyChange]:
     reader = feed_of(world)
     part = reader.list_part(start, reader.find_end(start))
     return list(read_changes(reader.context, part, **how))
@@ -117,8 +118,7 @@ def test_what_is_undecided_is_told_in_a_later_part(
 
 
 def test_a_decision_that_is_seen_late_is_told() -> None:
-    """The server takes the time first, and others see the decision later: its time may be long
-    before an offset that has passed it. So offsets name what they saw undecided."""
+    """Its time may lie long before an offset, which names what it saw undecided."""
     world = Stage()
     keys = [Key(row, "d", "v", TABLE) for row in "ab"]
     held = Puppet(world, lambda engine: engine.commit([Mutation(keys[0], b"1")]))
@@ -154,8 +154,7 @@ def test_tokens_are_not_told_and_tables_can_be_chosen() -> None:
 @pytest.mark.parametrize("salt_buckets", [1, 100])
 @pytest.mark.parametrize("protocol", PROTOCOLS)
 def test_a_transaction_in_parts_is_told_as_one(protocol: ProtocolName, salt_buckets: int) -> None:
-    """By the row that decides for its parts, with what they have written: at its time, under its
-    name and at its commit timestamp. While it is open nothing of it is told."""
+    """By the row that decides for its parts; while it is open nothing of it is told."""
     world = World(protocol=protocol, salt_buckets=salt_buckets)
     start = begin(world)
     client = PartsClient(world.client(seed=9))
@@ -167,7 +166,7 @@ def test_a_transaction_in_parts_is_told_as_one(protocol: ProtocolName, salt_buck
     other = commit(world, Mutation(Z, b"1"), labels={"job": "b"})
     reader = feed_of(world)
     end, told = read_part(reader, start)
-    assert (told, end.undecided) == ([other], {whole})
+    assert (told, end.undecided) == ([other], frozenset({whole}))
     done = client.commit(whole, [2, 1], max(times), ack="decided")
     world.clock.advance(10)
     for _ in range(2):  # before its parts have followed it, and afterwards
@@ -283,8 +282,7 @@ def test_changes_of_one_millisecond_are_told_in_the_order_of_commits(world: Worl
 def test_a_local_transaction_that_has_begun_is_waited_for(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """All of it becomes visible at once, with times from before: without waiting it is skipped, for
-    there was no row to be seen undecided."""
+    """All of it becomes visible at once, with times from before: else it is skipped."""
     uri = f"embedded://{tmp_path}/store?sync=off"
     with ExitStack() as stack:
         engine = stack.enter_context(closing(connect(uri, table=TABLE)))

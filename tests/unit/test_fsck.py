@@ -55,7 +55,9 @@ def found(world: World, **options: object) -> list[Finding]:
 
 def mended(world: World, **options: object) -> list[object]:
     """Repair everything found, and see that nothing is found any more."""
-    results = [repair(world.engine.context, finding) for finding in found(world, **options)]
+    results: list[object] = [
+        repair(world.engine.context, finding) for finding in found(world, **options)
+    ]
     assert found(world, **options) == []
     return results
 
@@ -142,32 +144,6 @@ def test_debris_is_deleted_after_the_retention() -> None:
     assert finding.kind is Kind.DEBRIS
     assert repair(world.engine.context, finding) == Repaired("deleted")
     assert not any(is_row_key(row.row) for row in world.store.scan(b"txn"))
-
-
-@pytest.mark.parametrize(
-    ("name", "value"),
-    [
-        (b"buffer", b"junk"),
-        (b"buffer", b"\x02\0\0\0\0of a newer format"),
-        (b"plan", b"junk"),
-        (b"plan", None),
-        (b"status", b"9-NEWER"),
-    ],
-)
-def test_a_decided_row_that_does_not_decode_is_kept_with_its_locks(
-    name: bytes, value: bytes | None
-) -> None:
-    world = World()
-    row_key = left_at(world, Status.ASSERTED)
-    put_column(world, row_key, name, value)
-    world.clock.advance(1000 * HOUR_MS)
-    before = list(world.store.scan(b"txn")), list(world.store.scan(TABLE))
-    (finding,) = found(world, scan=[TABLE])
-    assert (finding.kind, finding.transaction) == (Kind.UNREADABLE, row_key)
-    assert finding.facts["cause"]
-    assert isinstance(repair(world.engine.context, finding), LeftAlone)
-    assert (list(world.store.scan(b"txn")), list(world.store.scan(TABLE))) == before
-    assert world.holder(X) == row_key
 
 
 def test_a_transaction_whose_table_is_gone_is_left_alone() -> None:

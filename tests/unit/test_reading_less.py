@@ -45,7 +45,10 @@ class ReadingWorld(World):
             return read(*groups)
 
         def noting(
-            checks: Sequence[Check], keys: Collection[Key], stamps: Collection[Key], **options: Any
+            checks: Sequence[Check],
+            keys: Collection[Key],
+            stamps: Collection[Key] = (),
+            **options: Any,
         ) -> Answers:
             self.valued.update(keys)
             self.stamped.update(stamps)

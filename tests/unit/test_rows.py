@@ -10,7 +10,6 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from txn.clock import ManualClock
-from txn.errors import InvalidRequestError, TableUnavailable
 from txn.model import MAX_CELL, Cell, Check, Edit, Key, RowExclusion
 from txn.stores.local import LocalStore
 from txn.tables.admin import Admin
@@ -218,22 +217,6 @@ def test_a_column_may_be_longer_than_a_row(world: World) -> None:
         assert [version.column for version in page.results[0].versions] == names
     world.do(Remove(b"d", long), row=row)
     assert [name for name, *_ in world.seen(row=row)] == [names[0], names[2]]
-
-
-def test_a_disabled_table_refuses_reads_and_writes_of_all_kinds(world: World) -> None:
-    world.do(Put(b"d", b"x", b"1", 5))
-    world.admin.disable(T)
-    for call in (
-        world.seen,
-        lambda: world.do(Put(b"d", b"x", b"2")),
-        lambda: world.tables.read([X]),
-        lambda: world.tables.write([Edit(X, b"2", 6)]),
-        lambda: list(world.tables.scan(T)),
-    ):
-        with pytest.raises((InvalidRequestError, TableUnavailable), match="disabled"):
-            call()
-    world.admin.enable(T)
-    assert world.seen() == [(b"x", 5, b"1")]
 
 
 LONG = b"k" * 700

@@ -117,7 +117,7 @@ def test_every_look_goes_on_where_the_store_failed() -> None:
     stopped_at(world, Status.ASSERTED, key=rows[-1])
     context = world.engine.context
     expected = summary(context, [TABLE])
-    breaking = replace(context, store=BreakingOff(world.store))  # type: ignore[arg-type]
+    breaking = replace(context, store=BreakingOff(world.store))
     assert len(list(transactions(breaking))) == 101
     assert len(list(find(breaking, b"transaction"))) == 101
     assert summary(breaking, [TABLE]) == expected
@@ -138,11 +138,11 @@ def test_a_table_that_goes_amid_a_look_is_told_at_once() -> None:
         world.engine.commit([Mutation(X, b"1")])
 
     class Going(BreakingOff):
-        def scan(self, *args: object, **options: object) -> Iterator[Row]:
+        def scan(self, *args: Any, **options: Any) -> Iterator[Row]:
             yield from islice(self._inner.scan(*args, **options), 2)
             raise TableUnavailable("gone", b"txn")
 
-    context = replace(world.engine.context, store=Going(world.store))  # type: ignore[arg-type]
+    context = replace(world.engine.context, store=Going(world.store))
     with pytest.raises(TableUnavailable, match="gone"):
         list(transactions(context))
 

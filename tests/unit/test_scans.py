@@ -1,5 +1,4 @@
-"""Scans: rows in order, each resolved, row by row or as of one instant; and what a transaction that
-scanned does before its decision, when its readers wait: see docs/protocol.md."""
+"""Scans, row by row or as of one instant, and transactions that scanned before they decide."""
 
 from __future__ import annotations
 
@@ -7,6 +6,7 @@ import pickle
 from collections.abc import Callable
 from dataclasses import replace
 from functools import partial
+from typing import Any
 
 import pytest
 
@@ -169,10 +169,11 @@ def test_the_cells_of_a_scan_are_found_by_the_keys_that_a_read_takes(snapshot: b
         own, other = Key("x", "d", "x"), Key("x", "d", "y")
         assert cells[own] == cells[X] == cells.get(own)
         assert own in cells and X in cells and other not in cells
-        for missing in (other, Key("x", "d", "x", "other"), "x", Key("x", "d", "y", TABLE)):
+        absent: list[Any] = [other, Key("x", "d", "x", "other"), "x", Key("x", "d", "y", TABLE)]
+        for missing in absent:
             assert cells.get(missing) is None
             with pytest.raises(KeyError):
-                cells[missing]  # type: ignore[index]
+                cells[missing]
     assert row == Row(b"x", {X: row.cells[X]}) == pickle.loads(pickle.dumps(row))
     assert Key("x", "d", "x") not in RowCells()
 
@@ -480,8 +481,7 @@ def test_a_look_that_takes_too_long_is_past_the_deadline(world: World) -> None:
 
 
 def test_looks_that_lie_far_apart_are_not_compared(world: World) -> None:
-    """A key that was there when the look began, was deleted, and retired a day later, before the
-    look came by: nothing in the range tells of it."""
+    """A key may have been deleted and retired between them: nothing in the range tells of it."""
     world.engine.commit([Mutation(X, b"1"), Mutation(ITEM, b"1")])
     scanned: list[Call] = []
 

@@ -1,5 +1,4 @@
-"""The search for transactions: order, exactly once, filters, and a cost without the table's. And
-`fsck` and `ls` find the same whether the store leaves rows out or everything is read."""
+"""The search for transactions; `fsck` and `ls` find what a look at every row finds."""
 
 from __future__ import annotations
 
@@ -175,8 +174,7 @@ def test_a_page_can_begin_at_a_time_or_a_row(rows: Rows) -> None:
 
 
 class Fetching(CountingStore):
-    """A store that counts what is taken from it: rows of scans, bytes in all and in one call at
-    most. A row may take its time."""
+    """A store that counts the rows of scans, the bytes in all, and those of the largest call."""
 
     rows = largest = total = 0
 
@@ -420,7 +418,7 @@ def test_ls_lists_what_a_look_at_every_row_lists(
             for row in rows.context.store.scan(TXN)
             if read_status(row) is status and query.match(row, NOW_MS)
         ]
-        expected.sort(key=text_order)
+        expected.sort(key=lambda row_key: order(row_key.encode()))
         for limit in (7, 10_000):
             found = run("--status", str(status or "none"), "--limit", str(limit))
             assert [line["transaction"] for line in found] == expected[-limit:]
@@ -428,10 +426,6 @@ def test_ls_lists_what_a_look_at_every_row_lists(
     everything = [row.row for row in rows.context.store.scan(TXN) if usual.match(row, NOW_MS)]
     found = run("--limit", "10000")
     assert [line["transaction"].encode() for line in found] == sorted(everything, key=order)
-
-
-def text_order(row_key: str) -> bytes:
-    return order(row_key.encode())
 
 
 def serve(rows: Rows, monkeypatch: pytest.MonkeyPatch) -> None:
