@@ -143,6 +143,7 @@ def test_a_decision_that_is_seen_late_is_told() -> None:
 
 def test_tokens_are_not_told_and_tables_can_be_chosen() -> None:
     world = World()
+    world.put(column(b"txn", b"12345", b"status"), b"no row of a transaction")
     world.store.ensure_table(b"other", {b"d": Family()})
     start = begin(world)
     elsewhere = Key("x", "d", "x", "other")

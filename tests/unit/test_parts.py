@@ -12,7 +12,7 @@ import pytest
 from recovery import Kind, LeftAlone, Repaired, check, repair
 from recovery.purge import purge_row
 from recovery.scan import whole_row
-from tests.simulation.calls import asks_for, puts
+from tests.simulation.calls import asks_for, checks, puts
 from tests.simulation.puppets import Puppet, when
 from tests.simulation.world import World, key
 from tests.unit.parted import X, Y, Z, make_client, open_rows, row_of, values
@@ -551,3 +551,16 @@ def test_a_part_that_was_read_before_it_followed_is_not_taken_for_aborted(
     assert reader.until(reads(first))
     finish(engine, first)
     assert list_values(reader.finish()) == [b"1", b"1"]
+
+
+@both
+def test_a_task_that_locked_after_the_abort_gives_its_locks_back(protocol: ProtocolName) -> None:
+    world = fill(protocol)
+    client = PartsClient(world.engine())
+    transaction = client.begin()
+    task = begin_task(world, transaction)
+    assert task.until(lambda call: any(c.key.column.endswith(b"_lock") for c in checks(call)))
+    assert client.abort(transaction, "no")
+    with pytest.raises(AbortedError, match="over"):
+        task.finish()
+    assert not world.leftovers()

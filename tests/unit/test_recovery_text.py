@@ -1,7 +1,8 @@
-"""Bytes, keys, assertions, durations and times as text, and back."""
+"""Bytes, keys, assertions, durations and times as text, requests as JSON, and back."""
 
 from __future__ import annotations
 
+import json
 import shlex
 from collections.abc import Callable
 
@@ -9,6 +10,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as some
 
+from recovery.commands.requests import parse_request
 from recovery.text import (
     count_text,
     duration_text,
@@ -17,7 +19,7 @@ from recovery.text import (
     quote_name,
     time_text,
 )
-from txn.assertions import Exact, GreaterThan, Not, Some, Version
+from txn.assertions import And, Exact, GreaterThan, Not, Or, Some, Version
 from txn.errors import (
     AbortedError,
     AssertionFailedError,
@@ -25,7 +27,8 @@ from txn.errors import (
     DeadlineError,
     InvalidRequestError,
 )
-from txn.model import Cell, Key
+from txn.model import Cell, Delete, Key, Mutation
+from txn.request import Request
 from txn.stores.hbase.schema import make_assign_command
 from txn.text import (
     LONGEST_REASON,
@@ -165,3 +168,85 @@ def test_a_command_to_paste_quotes_its_names(name: bytes) -> None:
 )
 def test_a_command_for_hbases_shell_quotes_its_names(name: bytes, written: str) -> None:
     assert make_assign_command(name, [b"d"], b"x").startswith(f"alter {written}, {{NAME => 'd'")
+
+
+TEXT = "t/x/d:v"
+
+
+def parsed(**parts: object) -> Request:
+    return parse_request(json.dumps(parts))
+
+
+def test_a_document_has_everything_that_a_request_has() -> None:
+    assertions = [
+        {"exact": TEXT, "value": "1"},
+        {"greater": TEXT, "value": {"base64": "/w=="}},
+        {"version": TEXT, "timestamp": None},
+        {"or": [{"and": [{"some": TEXT}, {"version": TEXT, "timestamp": 7}]}, {"some": TEXT}]},
+        {"not": {"some": TEXT}},
+    ]
+    request = parsed(
+        mutations=[{"put": TEXT, "value": "é"}, {"delete": TEXT}],
+        assertions=assertions,
+        once={"base64": "AAE="},
+        labels={"job": "load"},
+    )
+    assert request == Request(
+        (Mutation(KEY, "é"), Delete(KEY)),
+        (
+            Exact(KEY, b"1"),
+            GreaterThan(KEY, b"\xff"),
+            Version(KEY, None),
+            Or(And(Some(KEY), Version(KEY, 7)), Some(KEY)),
+            Not(Some(KEY)),
+        ),
+        b"\0\1",
+        {"job": "load"},
+    )
+
+
+def test_a_key_may_be_an_object_and_a_text_is_taken_literally() -> None:
+    """Programs that write documents need not know about escapes; JSON has some of its own."""
+    parts = {"table": "t", "row": {"base64": "AC8="}, "family": "f", "column": "a/b"}
+    given = [{"delete": parts}, {"put": TEXT, "value": "\\x00"}]
+    assert parsed(mutations=given).mutations == (
+        Delete(Key(b"\0/", "f", "a/b", "t")),
+        Mutation(KEY, b"\\x00"),
+    )
+
+
+@pytest.mark.parametrize(
+    ("parts", "place"),
+    [
+        ({"mutation": []}, "mutation"),
+        ({"mutations": [{"put": TEXT}]}, "mutations[0]"),
+        ({"mutations": [{"put": TEXT, "value": 7}]}, "mutations[0].value"),
+        ({"mutations": [{"put": TEXT, "value": {"base64": "?"}}]}, "mutations[0].value"),
+        ({"mutations": [{"delete": TEXT, "value": "1"}]}, "mutations[0]"),
+        ({"mutations": [{"delete": {"row": "r"}}]}, "mutations[0]"),
+        ({"mutations": [{"delete": 7}]}, "mutations[0]"),
+        ({"mutations": [{"delete": "r/f:c"}]}, "table/row/family:column"),
+        ({"assertions": [{}]}, "assertions[0]"),
+        ({"assertions": [{"same": TEXT}]}, "same"),
+        ({"assertions": [{"some": TEXT, "not": {"some": TEXT}}]}, "assertions[0]"),
+        ({"assertions": [{"not": {"or": [{"some": TEXT}, 7]}}]}, "assertions[0].not.or[1]"),
+        ({"assertions": [{"version": TEXT, "timestamp": "7"}]}, "assertions[0]"),
+        ({"once": 7}, "once"),
+        ({"labels": []}, "labels"),
+    ],
+)
+def test_an_error_names_the_place(parts: dict[str, object], place: str) -> None:
+    with pytest.raises(InvalidRequestError) as caught:
+        parsed(**parts)
+    assert place in str(caught.value)
+
+
+@pytest.mark.parametrize("depth", [2_000, 100_000])
+def test_what_is_no_document_or_nested_too_deeply_is_refused(depth: int) -> None:
+    """Some interpreters give up while they parse it, and some afterwards."""
+    for text in ("", "{", "[]", "7", b"\xff"):
+        with pytest.raises(InvalidRequestError):
+            parse_request(text)
+    assertion = '{"not": ' * depth + f'{{"some": "{TEXT}"}}' + "}" * depth
+    with pytest.raises(InvalidRequestError, match="nested too deeply limit=100"):
+        parse_request(f'{{"assertions": [{assertion}]}}')

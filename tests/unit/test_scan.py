@@ -1,4 +1,4 @@
-"""Scanning transaction rows: what each calls for, what is passed over, and what is counted."""
+"""Scanning transaction rows: what each calls for, what is counted, and the kinds of findings."""
 
 from __future__ import annotations
 
@@ -6,11 +6,13 @@ from collections import Counter
 from collections.abc import Iterator
 from dataclasses import replace
 from itertools import islice
+from pathlib import Path
 from typing import Any
 
 import pytest
 
-from recovery import Kind, check
+from recovery import Finding, Kind, LeftAlone, NothingToDo, Repaired, check
+from recovery.findings import Severity, Tally
 from recovery.scan import (
     summary,
     transactions,
@@ -157,3 +159,35 @@ def test_a_row_is_left_out_by_the_value_of_one_cell() -> None:
     check_exclusion([(b"d", b"x")], exclude)
     with pytest.raises(InvalidRequestError, match="lack the one"):
         check_exclusion([(b"e", b"x")], exclude)
+
+
+OPERATIONS = Path(__file__).parents[2] / "docs" / "operations.md"
+
+
+@pytest.mark.parametrize("kind", Kind)
+def test_every_kind_is_in_the_operators_page(kind: Kind) -> None:
+    lines = OPERATIONS.read_text().splitlines()
+    (line,) = [line for line in lines if f"| `{kind.value}` |" in line]
+    assert kind.meaning in line
+    assert kind.remedy in line
+    assert kind.severity.value in line
+    assert kind.remedy.startswith("nothing") == (kind.severity is Severity.REPORT_ONLY)
+
+
+def test_a_tally_tells_what_became_of_findings() -> None:
+    tally = Tally()
+    tally.add(Finding(Kind.DECIDED))
+    assert (tally.left, tally.is_repair, tally.rolled_forward) == (1, False, 0)
+    tally = Tally()
+    for kind, result in (
+        (Kind.DECIDED, Repaired("rolled forward")),
+        (Kind.UNDECIDED, Repaired("rolled back")),
+        (Kind.ABORTING, Repaired("rolled back")),
+        (Kind.ORPHAN_LOCK, Repaired("freed")),
+        (Kind.UNDECIDED, NothingToDo("its owner has moved on")),
+        (Kind.UNREADABLE, LeftAlone("it does not decode")),
+    ):
+        tally.add(Finding(kind), result)
+    assert (tally.rolled_forward, tally.rolled_back, tally.cleaned_up) == (1, 2, 1)
+    assert (tally.found, tally.moved_on, tally.left, tally.is_repair) == (6, 1, 1, True)
+    assert tally.count_kinds()[Kind.UNDECIDED] == 2
