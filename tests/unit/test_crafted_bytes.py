@@ -3,10 +3,13 @@
 from __future__ import annotations
 
 import json
+import sqlite3
 import sys
 import zlib
 from collections.abc import Callable
+from contextlib import closing, suppress
 from functools import partial, reduce
+from pathlib import Path
 from random import Random
 from typing import Any
 
@@ -19,6 +22,7 @@ from recovery.search import read_cursor, row_document
 from recovery.text import error_text, labels_text
 from txn.assertions import Exact, GreaterThan, Some, Version, is_outdated
 from txn.errors import CorruptRowError, InvalidRequestError
+from txn.leases import LeaseAlreadyExistsError, exclusive, open_leases
 from txn.locks.model import path
 from txn.locks.stored import Queue, _read_lease_ms
 from txn.locks.zookeeper.queues import _decode_note
@@ -241,3 +245,16 @@ def test_a_decoder_raises_nothing_but_its_own_error(name: str) -> None:
         except error:
             refused += 1
     assert refused or name in UNREFUSED
+
+
+@pytest.mark.parametrize("column", ["user_name", "table_name", "end_utc", "lease_type"])
+def test_a_row_of_leases_that_does_not_decode_is_named(column: str, tmp_path: Path) -> None:
+    with open_leases(f"sqlite:///{tmp_path}/leases.sqlite") as service:
+        service.grab_lease([exclusive("d/t")], 3600)
+        for value in ("X'ff'", "'a//b'", "9e999", "'2026-13-45'", "''"):
+            with closing(sqlite3.connect(tmp_path / "leases.sqlite")) as file:
+                file.execute(f"UPDATE txn_leases SET {column} = {value}")
+                file.commit()
+            for call in (service.list_lease, lambda: service.grab_lease([exclusive("d/t")], 1)):
+                with suppress(CorruptRowError, LeaseAlreadyExistsError):
+                    call()
