@@ -1,8 +1,4 @@
-"""Readers check that a table written atomically appears completely or not at all.
-
-They read in another process than the job's, from before it begins until its last run ends, and so
-also while it is killed and repaired.
-"""
+"""Readers check, beside a job, that a table appears completely or not at all."""
 
 from __future__ import annotations
 

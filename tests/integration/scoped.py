@@ -1,8 +1,4 @@
-"""A part of a store that looks like a store of its own: tests on HBase share two tables.
-
-Making a table takes HBase a second. Each test gets rows that begin with a prefix of its own, which
-is taken off again before the test sees them.
-"""
+"""A part of a store that looks like a store of its own: tests on HBase share two tables."""
 
 from __future__ import annotations
 

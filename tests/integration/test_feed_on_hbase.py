@@ -22,9 +22,7 @@ COMMITS = 12
 def test_each_transaction_is_told_once_and_by_the_time_of_its_decision(
     hbase: HBase, protocol: ProtocolName
 ) -> None:
-    """`at.2-ASSERTED` lies between the call and its answer by the server's clock, in both
-    protocols, and a decision that is sent again leaves it as it is. The rest of the feed goes by
-    this time."""
+    """`at.2-ASSERTED` lies between call and answer, and a repeated decision leaves it as it is."""
     name = f"fed-{uuid.uuid4().hex[:8]}"
     with connect(
         hbase.native, table=name, transactions=f"{name}-txn", protocol=protocol, salt_buckets=4

@@ -18,8 +18,7 @@ HARMLESS = {"undecided", "decided", "aborting", "orphan-lock", "stale-tag"}
 
 
 def write(engine: Engine, seed: int, stop: Event, done: list[int]) -> None:
-    """Change and delete a few hot keys until told to stop, and note each success. Being aborted is
-    part of life."""
+    """Change and delete a few hot keys until told to stop, and note each success."""
     random = Random(seed)
     while not stop.is_set():
         mutations = [

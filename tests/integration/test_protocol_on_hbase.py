@@ -37,7 +37,6 @@ ONLY_IN_MEMORY = {
     "test_a_repair_that_changes_nothing_says_so",
     "test_a_value_that_a_delete_had_hidden_is_reported",
     "test_a_write_past_the_protocol_is_reported_and_kept",
-    "test_crowds_are_repaired_some_hundreds_at_a_time",
     "test_debris_is_deleted_after_the_retention",
     "test_a_compaction_leaves_nothing_of_a_retired_key",
     "test_a_key_that_is_used_again_is_not_retired",

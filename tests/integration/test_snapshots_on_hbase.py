@@ -1,5 +1,4 @@
-"""Snapshots of many readers on a real HBase, whose listings of transactions take their time, beside
-transfers between few accounts."""
+"""Snapshots of many readers on a real HBase, whose listings of transactions take their time."""
 
 from __future__ import annotations
 
@@ -44,8 +43,7 @@ def transfer(engine: Engine, rng: Random) -> None:
 
 @contextmanager
 def transferring(open_engine: partial[Engine]) -> Iterator[Event]:
-    """Transfer in threads while the event is set that is yielded: the planner finds an instant soon
-    only if they rest, and tasks read wrongly only if they are busy."""
+    """Transfer while the yielded event is set: so that planners find an instant, and tasks work."""
     over, busy = Event(), Event()
 
     def work(seed: int) -> None:

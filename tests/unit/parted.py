@@ -23,8 +23,14 @@ def open_rows(protocol: ProtocolName, salt_buckets: int = 1) -> Iterator[Engine]
     """Open an engine on a new store that has a table of rows."""
     clock = ManualClock()
     store = LocalStore(MemoryStore(), clock)
-    named = {"table": "rows", "policy": POLICY, "clock": clock, "protocol": protocol}
-    with Engine(store, salt_buckets=salt_buckets, **named) as engine:
+    with Engine(
+        store,
+        table="rows",
+        policy=POLICY,
+        clock=clock,
+        protocol=protocol,
+        salt_buckets=salt_buckets,
+    ) as engine:
         engine.ensure_table("rows", ["d"])
         yield engine
 

@@ -1,9 +1,4 @@
-"""Every cell of a transaction row, damaged in every way, after every call of a commit.
-
-Whatever is left of a decision, nobody goes back behind it: neither readers nor writers nor fsck
-return, or build on, the old values of a transaction that was decided, and nobody frees a lock of it
-before its values are in place. What nobody can know is refused, and the error names the row.
-"""
+"""Every cell of a transaction row, damaged in every way: nobody goes back behind a decision."""
 
 from __future__ import annotations
 
@@ -37,7 +32,6 @@ from txn.protocol.transaction import load_transaction
 from txn.request import Outcome
 from txn.testing.faulty import Call, Crash, Fault, FaultyStore, Reply, at
 
-pytestmark = pytest.mark.fast
 HURRIED = Policy(attempts=2, deadline_ms=300, lock_ttl_ms=100, courtesy_ms=20, store_patience_ms=10)
 CALLS = {"six-phase": 8, "fenced": 5}
 STOPS = [(name, number) for name, calls in CALLS.items() for number in range(1, calls + 1)]

@@ -8,17 +8,16 @@ from concurrent.futures import ThreadPoolExecutor, wait
 from contextlib import ExitStack, closing
 from dataclasses import replace
 from pathlib import Path
-from random import Random
+from typing import Any
 
 import pytest
 
 from recovery import fsck
 from tests.simulation.calls import asks_for
 from tests.simulation.puppets import Puppet
-from tests.simulation.world import OneCell
 from tests.simulation.world import World as Stage
-from tests.unit.worlds import TABLE, World, X, Y, Z, stopped_at
-from txn import Delete, Engine, Key, Mutation, Some, connect
+from tests.unit.worlds import TABLE, World, X, Y, Z
+from txn import Delete, Key, Mutation, Some, connect
 from txn.client.parts import PartsClient
 from txn.errors import AssertionFailedError, CorruptRowError, InvalidRequestError
 from txn.model import Edit, Family
@@ -33,8 +32,6 @@ from txn.reading.feed import (
     KeyChange,
     Offset,
     decode_offset,
-    find_decision,
-    list_decisions,
     read_changes,
 )
 from txn.stores.local import LocalStore
@@ -59,14 +56,14 @@ def read_part(reader: ChangeFeed, start: Offset, **how: int) -> tuple[Offset, li
     return end, [decided.row_key for decided in reader.list_part(start, end)]
 
 
-def commit(world: World, *mutations: Mutation | Delete, **how: object) -> bytes:
+def commit(world: World, *mutations: Mutation | Delete, **how: Any) -> bytes:
     """Commit, and let time pass until it can be told."""
     done = world.engine.commit(mutations, **how)
     world.clock.advance(BOUNDS.delay_ms + 1)
     return done.transaction
 
 
-def read_all(world: World, start: Offset, **how: object) -> list[KeyChange]:
+def read_all(world: World, start: Offset, **how: Any) -> list[KeyChange]:
     reader = feed_of(world)
     part = reader.list_part(start, reader.find_end(start))
     return list(read_changes(reader.context, part, **how))
@@ -121,8 +118,7 @@ def test_what_is_undecided_is_told_in_a_later_part(
 
 
 def test_a_decision_that_is_seen_late_is_told() -> None:
-    """The server takes the time first, and others see the decision later: its time may be long
-    before an offset that has passed it. So offsets name what they saw undecided."""
+    """Its time may lie long before an offset, which names what it saw undecided."""
     world = Stage()
     keys = [Key(row, "d", "v", TABLE) for row in "ab"]
     held = Puppet(world, lambda engine: engine.commit([Mutation(keys[0], b"1")]))
@@ -147,6 +143,7 @@ def test_a_decision_that_is_seen_late_is_told() -> None:
 
 def test_tokens_are_not_told_and_tables_can_be_chosen() -> None:
     world = World()
+    world.put(column(b"txn", b"12345", b"status"), b"no row of a transaction")
     world.store.ensure_table(b"other", {b"d": Family()})
     start = begin(world)
     elsewhere = Key("x", "d", "x", "other")
@@ -158,8 +155,7 @@ def test_tokens_are_not_told_and_tables_can_be_chosen() -> None:
 @pytest.mark.parametrize("salt_buckets", [1, 100])
 @pytest.mark.parametrize("protocol", PROTOCOLS)
 def test_a_transaction_in_parts_is_told_as_one(protocol: ProtocolName, salt_buckets: int) -> None:
-    """By the row that decides for its parts, with what they have written: at its time, under its
-    name and at its commit timestamp. While it is open nothing of it is told."""
+    """By the row that decides for its parts; while it is open nothing of it is told."""
     world = World(protocol=protocol, salt_buckets=salt_buckets)
     start = begin(world)
     client = PartsClient(world.client(seed=9))
@@ -171,7 +167,7 @@ def test_a_transaction_in_parts_is_told_as_one(protocol: ProtocolName, salt_buck
     other = commit(world, Mutation(Z, b"1"), labels={"job": "b"})
     reader = feed_of(world)
     end, told = read_part(reader, start)
-    assert (told, end.undecided) == ([other], {whole})
+    assert (told, end.undecided) == ([other], frozenset({whole}))
     done = client.commit(whole, [2, 1], max(times), ack="decided")
     world.clock.advance(10)
     for _ in range(2):  # before its parts have followed it, and afterwards
@@ -225,57 +221,6 @@ def test_without_news_the_offset_stays(world: World, start: Offset) -> None:
     world.clock.advance(-1_000)
     assert reader.find_end(end) is end
     assert reader.find_end(start, by_ms=start.until_ms - 1) is start
-
-
-@pytest.mark.parametrize("salt_buckets", [1, 4, 100])
-def test_every_bucket_is_looked_at(world: World, salt_buckets: int) -> None:
-    engine = Engine(
-        FaultyStore(world.store),
-        table=TABLE,
-        salt_buckets=salt_buckets,
-        clock=world.clock,
-        rng=Random(1),
-    )
-    world.put(column(b"txn", b"12345", b"status"), b"no row of a transaction")
-    start = begin(world)
-    rows = {engine.commit([Mutation(X, b"%d" % i)]).transaction for i in range(1, 30)}
-    rows.add(commit(world, Mutation(Y, b"1")))
-    assert set(read_part(feed_of(world), start)[1]) == rows
-
-
-def test_a_scan_begins_where_something_is_left(world: World, start: Offset) -> None:
-    world.clock.advance(100)
-    held = stopped_at(world, Status.LOCKED, Y)
-    begun_ms = world.clock.wall_ms()
-    world.clock.advance(BOUNDS.lateness_ms)
-    commit(world, Mutation(X, b"1"))
-    world.clock.advance(BOUNDS.lateness_ms)
-    reader = feed_of(world)
-    end, _ = read_part(reader, start)
-    assert (end.low_ms, end.undecided) == (begun_ms, {held})
-    for finding in list(fsck.check(world.engine.context, grace_ms=0)):
-        fsck.repair(world.engine.context, finding)
-    commit(world, Mutation(X, b"2"))
-    end, _ = read_part(reader, end)
-    assert end.low_ms == world.clock.wall_ms() - BOUNDS.lateness_ms
-    assert list(list_decisions(reader.context, end.low_ms + BOUNDS.lateness_ms)) == []
-
-
-def test_through_a_gateway_of_one_cell_the_last_status_tells(world: World, start: Offset) -> None:
-    """Thrift 1 writes no time beside a decision: what was decided through it is told once it is
-    complete."""
-    faults = FaultyStore(world.store)
-    engine = Engine(OneCell(faults), table=TABLE, clock=world.clock, rng=Random(7))
-    start = begin(world)
-    done = engine.commit([Mutation(X, b"1")]).transaction
-    world.clock.advance(10)
-    row = next(world.store.scan(b"txn", done, done + b"\0"))
-    assert b"at.2-ASSERTED" not in {key.column for key in row.cells}
-    at_ms = find_decision(row)
-    assert at_ms == world.cell(column(b"txn", done, b"status")).timestamp
-    assert read_part(feed_of(world), start)[1] == [done]
-    world.put(column(b"txn", done, b"status"), Status.PUT.value)
-    assert find_decision(next(world.store.scan(b"txn", done, done + b"\0"))) == 0
 
 
 def test_an_offset_older_than_rows_are_kept_is_an_error(world: World) -> None:
@@ -338,8 +283,7 @@ def test_changes_of_one_millisecond_are_told_in_the_order_of_commits(world: Worl
 def test_a_local_transaction_that_has_begun_is_waited_for(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """All of it becomes visible at once, with times from before: without waiting it is skipped, for
-    there was no row to be seen undecided."""
+    """All of it becomes visible at once, with times from before: else it is skipped."""
     uri = f"embedded://{tmp_path}/store?sync=off"
     with ExitStack() as stack:
         engine = stack.enter_context(closing(connect(uri, table=TABLE)))

@@ -3,12 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Collection
-from dataclasses import replace
 
 import pytest
 
-from recovery import Finding, InGrace, Kind, LeftAlone, Repaired, check, repair, repair_all
-from tests.unit.test_search import Fetching
+from recovery import Finding, InGrace, Kind, LeftAlone, Repaired, check, repair
 from tests.unit.worlds import TABLE, World, X, Y, after_status
 from txn.assertions import Assertion
 from txn.errors import TableUnavailable
@@ -57,7 +55,9 @@ def found(world: World, **options: object) -> list[Finding]:
 
 def mended(world: World, **options: object) -> list[object]:
     """Repair everything found, and see that nothing is found any more."""
-    results = [repair(world.engine.context, finding) for finding in found(world, **options)]
+    results: list[object] = [
+        repair(world.engine.context, finding) for finding in found(world, **options)
+    ]
     assert found(world, **options) == []
     return results
 
@@ -144,61 +144,6 @@ def test_debris_is_deleted_after_the_retention() -> None:
     assert finding.kind is Kind.DEBRIS
     assert repair(world.engine.context, finding) == Repaired("deleted")
     assert not any(is_row_key(row.row) for row in world.store.scan(b"txn"))
-
-
-def test_deleting_rows_of_several_buckets_reads_none_that_stay() -> None:
-    world = World(salt_buckets=2)
-    for _ in range(2):
-        for seed in range(20):
-            world.client(seed=seed).commit([Mutation(X, b"1"), Mutation(Y, b"1")])
-        old = len(world.rows())
-        world.clock.advance(25 * HOUR_MS if old == 20 else 0)
-    store = Fetching(world.store)
-    context = replace(world.engine.context, store=store)
-    findings = found(world)
-    assert len({(finding.transaction or b"")[:3] for finding in findings}) == 2
-    assert len(findings) == len(list(repair_all(context, findings))) == store.rows == 20
-    assert len(world.rows()) == 20
-
-
-@pytest.mark.parametrize(
-    ("name", "value"),
-    [
-        (b"buffer", b"junk"),
-        (b"buffer", b"\x02\0\0\0\0of a newer format"),
-        (b"plan", b"junk"),
-        (b"plan", None),
-        (b"status", b"9-NEWER"),
-    ],
-)
-def test_a_decided_row_that_does_not_decode_is_kept_with_its_locks(
-    name: bytes, value: bytes | None
-) -> None:
-    world = World()
-    row_key = left_at(world, Status.ASSERTED)
-    put_column(world, row_key, name, value)
-    world.clock.advance(1000 * HOUR_MS)
-    before = list(world.store.scan(b"txn")), list(world.store.scan(TABLE))
-    (finding,) = found(world, scan=[TABLE])
-    assert (finding.kind, finding.transaction) == (Kind.UNREADABLE, row_key)
-    assert finding.facts["cause"]
-    assert isinstance(repair(world.engine.context, finding), LeftAlone)
-    assert (list(world.store.scan(b"txn")), list(world.store.scan(TABLE))) == before
-    assert world.holder(X) == row_key
-
-
-@pytest.mark.parametrize("status", [Status.WRITTEN, Status.LOCKED, Status.ABORTING])
-def test_an_undecided_row_that_does_not_decode_is_aborted_and_its_locks_are_found(
-    status: Status,
-) -> None:
-    world = World()
-    row_key = left_at(world, status)
-    put_column(world, row_key, b"buffer", b"junk")
-    results = mended(world, grace_ms=0, scan=[TABLE])
-    assert results.count(Repaired("rolled back")) == 1
-    assert results.count(Repaired("freed")) == 2
-    assert world.rows()[-1].status is Status.ABORTED
-    assert world.holder(X) == world.holder(Y) == b""
 
 
 def test_a_transaction_whose_table_is_gone_is_left_alone() -> None:

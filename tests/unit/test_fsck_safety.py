@@ -41,24 +41,6 @@ def test_check_never_writes() -> None:
     assert set(counting.calls) == {"describe", "scan", "read"}
 
 
-def test_a_clean_store_costs_a_few_scans_a_table() -> None:
-    """And progress is told of each row: those that are finished are not looked at."""
-    world = World()
-    for key in (X, Y, Z):
-        world.engine.commit([Mutation(key, b"1")])
-    counting = CountingStore(world.store)
-    context, tables = replace(world.engine.context, store=counting), list[bytes]()
-    assert list(check(context, scan=[TABLE], on_row=tables.append)) == []
-    # Whether it is there; which salt buckets there are; what is behind the young transactions, the
-    # newest of them, those of its last minutes, whether there are older ones, and what is before
-    # them; markers, the data table.
-    assert counting.calls == {"describe": 1, "scan": 8}
-    assert tables == [b"txn"] + [TABLE] * 3  # the name of the protocol is a row as well
-    tables.clear()
-    found(world, scan=[TABLE], retention_ms=0, on_row=tables.append)
-    assert tables == [b"txn"] * 4 + [TABLE] * 3
-
-
 @pytest.mark.parametrize(("status", "kind", "end"), UNFINISHED)
 def test_two_repairs_at_once_come_to_the_same_end(status: Status, kind: Kind, end: Status) -> None:
     for number in range(1, 30):

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import pytest
 
 from recovery import (
@@ -22,7 +24,7 @@ from txn.protocol.row import column, created_ms, marker_key
 from txn.protocol.statuses import Status
 from txn.testing.faulty import Crash, Fault, Reply
 
-pytestmark = [pytest.mark.fast, pytest.mark.usefixtures("rows_for_all")]
+pytestmark = pytest.mark.usefixtures("rows_for_all")
 
 DAY_MS = 24 * 3_600_000
 LOCK = X.row_lock
@@ -30,7 +32,7 @@ MARKER = marker_key(b"txn", b"token")
 STRANGER = b"transaction.1700000000000." + b"f" * 32
 
 
-def found(world: World, **given: object) -> list[Finding]:
+def found(world: World, **given: Any) -> list[Finding]:
     return list(check(world.engine.context, **{"grace_ms": 0, "scan": [TABLE], **given}))
 
 
@@ -69,9 +71,7 @@ def test_versions_past_the_protocol_are_reported() -> None:
 
 
 def test_retention_counts_from_the_end_by_the_servers_time() -> None:
-    """The status itself lies at its owner's time, when it began: one that worked for a day would
-    lose its row, and with it its outcome, at once. Nothing that is late brings a deleted row back;
-    its keys' locks count on."""
+    """Who worked for a day would else lose its row, and with it its outcome, at once."""
     world = World(protocol="fenced")
     began_ms = world.clock.wall_ms()
     after_status(world, Status.ASSERTED, Fault(reply=Reply.CRASH))
@@ -114,8 +114,7 @@ def test_what_the_protocol_never_writes_is_reported(value: bytes) -> None:
 def test_a_marker_goes_when_its_promise_has_run_out_and_its_lock_counts_it(
     promise_ms: int | None,
 ) -> None:
-    """Whoever has read the marker, and not yet its lock, must be refused; and no count comes
-    again, for what is late."""
+    """Whoever has read the marker, and not yet its lock, must be refused."""
     world = World(protocol="fenced")
     world.engine.commit([Mutation(X, b"1")], once="token", once_retention_ms=promise_ms)
     lock = MARKER.row_lock

@@ -7,20 +7,18 @@ from dataclasses import replace
 import pytest
 
 from recovery import Kind, check, repair
-from recovery.bounds import MOST_AT_ONCE, ReadLimits
+from recovery.bounds import ReadLimits
 from recovery.commands.show import explanation_document
-from recovery.inspect import VERSIONS, AssertionVerdict, Explanation, Unseen, explain
+from recovery.inspect import AssertionVerdict, Explanation, Unseen, explain
 from recovery.search import row_document
-from tests.unit.test_search import Fetching
 from tests.unit.worlds import STEP_ALONE, TABLE, TAKEN, World, X, Y, Z, after_status, stopped_at
 from txn.assertions import And, Assertion, Exact, Some
 from txn.errors import AssertionFailedError, TableUnavailable
-from txn.model import Cell, Delete, Edit, Family, Key, Mutation
+from txn.model import Cell, Delete, Edit, Key, Mutation
 from txn.protocol.row import RowState, column, read_rows
 from txn.protocol.statuses import ProtocolName, Status
-from txn.stores import open_store
 from txn.testing.counting import CountingStore
-from txn.testing.faulty import Call, Crash, Fault, FaultyStore, Reply
+from txn.testing.faulty import Call, Crash, Fault, Reply
 
 
 def explained(world: World, row_key: bytes, grace_ms: int = 0) -> Explanation:
@@ -100,55 +98,6 @@ def test_a_replaced_value_is_shown_for_as_long_as_the_store_keeps_it(
     world.engine.commit([Delete(X)])
     change = explained(world, done[3].transaction).changes[0]
     assert (change.old, change.unseen) == (None, Unseen.NOT_KEPT)
-
-
-def test_a_version_that_was_not_looked_for_is_not_called_lost(world: World) -> None:
-    store = open_store("memory://", world.clock)
-    store.ensure_table(TABLE, {b"d": Family(versions=50)})
-    engine = world.client(FaultyStore(store))
-    done = []
-    for number in range(VERSIONS + 2):
-        world.clock.advance(5)
-        done.append(engine.commit([Mutation(X, b"%d" % number), Mutation(Y, b"1")]).transaction)
-
-    def look(at: int, **limits: int) -> tuple[Cell | None, Unseen | None]:
-        found = explain(engine.context, done[at], limits=ReadLimits(**limits))
-        assert found is not None
-        return found.changes[0].old and found.changes[0].old.value, found.changes[0].unseen
-
-    assert [look(at) for at in (0, 1, 2, 3)] == [
-        (None, None),
-        (None, Unseen.NOT_AMONG),
-        (None, Unseen.NOT_AMONG),
-        (b"2", None),
-    ]
-    assert look(-1) == (b"10", None)
-    assert look(-1, bytes_=10) == (None, Unseen.NOT_READ)
-    assert look(-1, rows=0) == (None, Unseen.NOT_READ)
-
-
-@pytest.mark.parametrize("status", [Status.LOCKED, Status.COMPLETE])
-def test_an_explanation_is_bounded_in_bytes(world: World, status: Status) -> None:
-    keys = [Key(f"{number:03}", "d", "x", TABLE) for number in range(200)]
-    for _ in range(2):
-        world.clock.advance(5)
-        world.engine.commit([Mutation(key, b"x" * 20_000) for key in keys])
-    world.clock.advance(5)
-    after_status(world, status, Fault(reply=Reply.CRASH))
-    with pytest.raises(Crash):
-        world.client(world.faults, seed=50).commit([Mutation(key, b"2") for key in keys])
-    row_key = world.rows()[-1].row_key
-    store = Fetching(world.store)
-    context = replace(world.engine.context, store=store)
-    found = explain(context, row_key, limits=ReadLimits(bytes_=200_000))
-    assert found is not None
-    assert store.largest < (MOST_AT_ONCE + 2) * 20_000
-    assert store.total <= 200_000 + store.largest
-    assert 0 < found.keys_read <= 200
-    told = {change.unseen for change in found.changes[found.keys_read :]}
-    assert told <= {Unseen.NOT_READ}
-    assert found.changes[0].old is not None
-    assert found.changes[-1].unseen is Unseen.NOT_READ
 
 
 @pytest.mark.parametrize("value", [b"junk", None])

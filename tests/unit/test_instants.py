@@ -255,8 +255,7 @@ def test_what_begins_after_a_mark_needs_no_time(
 
 
 def test_a_decision_that_a_mark_follows_is_not_after_it() -> None:
-    """A local transaction takes its times before others see it, so it may decide in the millisecond
-    of the mark and be missing from the listing after it. Its time would place it before."""
+    """A local one may decide in the mark's millisecond and be missing from the listing after it."""
     row_key = new_row_key(5, 1)
     instant = Instant((), (10,), frozenset(), frozenset(), 0, 0, 0, 0)
     seen, later = (
@@ -270,8 +269,7 @@ def test_a_decision_that_a_mark_follows_is_not_after_it() -> None:
 
 @pytest.mark.parametrize("reason", ["set back", "deleted", "older than"])
 def test_what_cannot_be_told_any_more_is_noticed(world: World, reason: str) -> None:
-    """What decides by a clock that was set back seems to have decided before the instant; nobody
-    can tell what else is gone; and a snapshot expires before the rows do that it goes by."""
+    """What decides by a clock that was set back seems to have decided before the instant."""
     row_key = world.engine.commit([Mutation(Z, b"1")]).transaction
     world.clock.advance(10)
     instant = plan(world.engine)

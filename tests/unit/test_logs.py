@@ -5,7 +5,6 @@ from __future__ import annotations
 import ast
 import logging
 import re
-from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -19,11 +18,6 @@ from txn.testing.faulty import Fault, Reply
 
 ROOT = Path(__file__).parents[2]
 SECRET = "nobody's business"
-
-
-def sources(*folders: str) -> Iterator[Path]:
-    for folder in folders:
-        yield from sorted((ROOT / folder).rglob("*.py"))
 
 
 def test_no_line_has_a_value_of_a_cell(caplog: pytest.LogCaptureFixture) -> None:
@@ -65,22 +59,7 @@ def test_no_line_has_a_value_of_a_cell(caplog: pytest.LogCaptureFixture) -> None
 def test_each_logger_is_in_the_table() -> None:
     table = (ROOT / "docs" / "observing.md").read_text().split("## The log\n")[1]
     named = set(re.findall(r"`(txn[\w.]*)`", table))
-    for path in sources("txn", "recovery"):
+    for path in (*(ROOT / "txn").rglob("*.py"), *(ROOT / "recovery").rglob("*.py")):
         module = ".".join(path.relative_to(ROOT).with_suffix("").parts)
         for given in re.findall(r"getLogger\(([^)]*)\)", path.read_text()):
             assert (module if given == "__name__" else ast.literal_eval(given)) in named
-
-
-def test_the_library_sets_up_no_handler() -> None:
-    found = {
-        f"{path.relative_to(ROOT)}: {call}"
-        for path in sources("txn", "recovery")
-        for call in re.findall(r"basicConfig|dictConfig|setLevel|\w*Handler\(\)", path.read_text())
-    }
-    assert found == {
-        "recovery/commands/common.py: StreamHandler()",
-        "recovery/commands/common.py: basicConfig",
-        "txn/__init__.py: NullHandler()",
-        "txn/locks/zookeeper/client.py: NullHandler()",
-        "txn/stores/hbase/native/registry.py: NullHandler()",
-    }

@@ -1,5 +1,4 @@
-"""What a person removes or makes current: rows and tokens that are purged, a database that is
-converted; and the commands for it, in this process."""
+"""Rows and tokens that a person purges, a database that is converted, and the commands for it."""
 
 from __future__ import annotations
 
@@ -162,10 +161,6 @@ def test_a_token_is_forgotten_when_its_time_has_come_or_by_hand(
     assert "expired-marker" in run("fsck", "--repair", "--retention", "1ms", "--yes").out
     again = run("commit", str(plain), "--json").document
     assert again["repeated"] is False
-    other = tmp_path / "other"
-    other.write_text(json.dumps(document | {"once_content": "x is 2"}))
-    refused = run("commit", str(other))
-    assert refused.code == 2 and "another content" in refused.error
     digest = make_digest(Request((), once_content=b"x is 1")) or b""
     shown = f"job/7, kept for ever, digest {digest.decode()}"
     assert shown in " ".join(run("show", again["transaction"]).out.split())
@@ -185,11 +180,6 @@ def test_tables_are_listed_with_their_databases(uri: str, run: Run) -> None:
     with connect(uri, transactions="other", protocol="fenced") as engine:
         engine.ensure_table("stock", ["d"])
     open_store(uri).ensure_table(b"cache", {b"d": Family(ttl_ms=60_000)})
-    rows = [line.split()[:5] for line in run("table", "ls").out.splitlines()]
-    assert rows[0] == ["table", "families", "database", "protocol", "safe"]
-    assert ["accounts", "d", "e", "txn", "six-phase"] in rows
-    assert ["stock", "d", "other", "fenced", "yes"] in rows
-    assert ["cache", "d", "none", "no:", "family"] in rows
     lines = run("table", "ls", "--json").out.splitlines()
     documents = {told["table"]: told for told in map(json.loads, lines)}
     assert list(documents) == ["accounts", "cache", "other", "stock", "txn"]

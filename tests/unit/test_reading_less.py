@@ -17,9 +17,8 @@ from txn.model import Cell, Check, Delete, Edit, Key, Mutation, Stamp
 from txn.protocol.statuses import ProtocolName
 from txn.request import Request
 from txn.stores import open_store
-from txn.stores.base import Answers, Store
-from txn.stores.hbase import base
-from txn.stores.hbase.base import ANSWER_BYTES, HBaseTables, RowSizes
+from txn.stores.base import Answers
+from txn.stores.hbase.base import HBaseTables, RowSizes
 from txn.stores.hbase.native.messages import PB
 from txn.stores.hbase.places import write_sieve
 
@@ -46,7 +45,10 @@ class ReadingWorld(World):
             return read(*groups)
 
         def noting(
-            checks: Sequence[Check], keys: Collection[Key], stamps: Collection[Key], **options: Any
+            checks: Sequence[Check],
+            keys: Collection[Key],
+            stamps: Collection[Key] = (),
+            **options: Any,
         ) -> Answers:
             self.valued.update(keys)
             self.stamped.update(stamps)
@@ -193,15 +195,6 @@ def test_a_row_is_never_divided_and_groups_stay_in_their_order() -> None:
     assert tables.answers[2:] == [keys[:8], keys[8:], locks, [*keys[:4], *locks[:4]]]
 
 
-def test_versions_come_in_portions_too() -> None:
-    tables = Tables(8)
-    tables.length = 2_000_000
-    found = tables.read_versions(keys_of(20), 4)
-    assert [*map(len, tables.answers)] == [8, 2, 2, 2, 2, 2, 2]
-    assert [len(cells) for cells in found.values()] == [4] * 20
-    assert tables.read_versions([], 4) == {}
-
-
 def test_lengths_are_learned_where_no_value_is_sent() -> None:
     tables, keys = Tables(16), keys_of(40)
     tables.length = LONG
@@ -251,54 +244,6 @@ def test_a_filter_keeps_the_values_of_compared_columns_locks_and_tags() -> None:
     )
     assert b"') AND QualifierFilter(!=, 'binary:it''s') AND Key" in write_sieve((b"it's",))
     assert re.search(rb"(_lock|_tag)$", b"x_lock") and re.search(rb"(_lock|_tag)$", b"x_tag")
-
-
-def rows_asked(store: Store, keys: Sequence[Key], monkeypatch: pytest.MonkeyPatch) -> list[int]:
-    """Return how many rows each portion of a read of these keys had."""
-    assert isinstance(store, HBaseTables)
-    asked: list[int] = []
-    read = store._read
-
-    def noting(checks: Any, groups: Any, stamps: Any) -> Any:
-        asked.append(sum(map(len, groups)))
-        return read(checks, groups, stamps)
-
-    monkeypatch.setattr(store, "_read", noting)
-    store.read(keys)
-    return asked
-
-
-def shrink_answers(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Let values be as large as others of ten thousand times their length."""
-    monkeypatch.setattr(base, "ANSWER_BYTES", ANSWER_BYTES // 10_000)
-    monkeypatch.setattr(base, "LEAST_BYTES", 1)
-
-
-def test_what_a_client_writes_teaches_it_too(server: FakeRegionServer) -> None:
-    store = open_store(server.uri)
-    assert isinstance(store, HBaseTables)
-    x = Key("a", "d", "x", "t")
-    store._sizes.learn(b"t", 500, 500)
-    store.write([Edit(x, b"1", 5), Edit(x, None, 4)])
-    assert store._sizes.expect(b"t") < 32_000
-    store.write([Edit(x, bytes(40_000), 6)])
-    assert store._sizes.expect(b"t") == 40_000
-    store.check_and_put([Check(x, b"", edits=(Edit(x, bytes(50_000), 7),))])
-    assert store._sizes.expect(b"t") == 50_000
-    store.close()
-
-
-def test_large_values_come_through_a_gateway_in_portions(
-    gateway: FakeGateway, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    shrink_answers(monkeypatch)
-    store = open_store(gateway.uri)
-    assert rows_asked(store, keys_of(20), monkeypatch) == [8, 12]
-    gateway.value = bytes(800)
-    store.read_versions([Key("0000", "d", "x", "t")], 3)
-    assert isinstance(store, HBaseTables) and store._sizes.expect(b"t") == 800
-    assert rows_asked(store, keys_of(3), monkeypatch) == [2, 1]
-    store.close()
 
 
 def test_checks_go_with_the_first_portion(gateway: FakeGateway) -> None:

@@ -35,8 +35,7 @@ def left(world: World, *keys: Key) -> list[Key]:
 
 
 def test_nothing_is_left_of_a_retired_key() -> None:
-    """One that was deleted, was only asserted or never was; or has the value that is expected: a
-    marker of `once` whose time is over."""
+    """Deleted, only asserted, or of the expected value: a marker of `once` that is over."""
     world = World()
     asserted, absent = (Key(row, "d", "x", TABLE) for row in ("asserted", "absent"))
     world.engine.commit([Mutation(X, b"1"), Mutation(Y, b"1")], [Version(asserted, None)])

@@ -10,7 +10,6 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from txn.clock import ManualClock
-from txn.errors import InvalidRequestError, TableUnavailable
 from txn.model import MAX_CELL, Cell, Check, Edit, Key, RowExclusion
 from txn.stores.local import LocalStore
 from txn.tables.admin import Admin
@@ -174,16 +173,6 @@ def test_a_cell_with_a_ttl_of_its_own_is_gone_after_it_for_everybody(world: Worl
     assert world.tables.read([X]) == {X: Cell(b"3", 1_101)}
 
 
-def test_what_is_added_to_keeps_its_ttl_unless_it_is_given_another(world: World) -> None:
-    world.do(Add(b"d", b"x", 1, ttl_ms=100), Append(b"d", b"y", b"1", ttl_ms=100))
-    world.do(Add(b"d", b"x", 1), Append(b"d", b"y", b"1"), Add(b"d", b"z", 1, ttl_ms=100))
-    world.do(Add(b"d", b"z", 1, ttl_ms=500))
-    world.clock.advance(200)
-    assert world.seen(Selection()) == [(b"z", 1_001, bytes([0, 0, 0, 0, 0, 0, 0, 2]))]
-    world.do(Add(b"d", b"x", 1))
-    assert world.seen(Selection())[0] == (b"x", 1_200, bytes([0, 0, 0, 0, 0, 0, 0, 1]))
-
-
 def test_versions_that_must_stay_outlive_the_ttl(world: World) -> None:
     world.admin.add_family(T, b"m", FamilySettings(versions=3, min_versions=1, ttl_ms=100))
     for time in (800, 850, 950):
@@ -218,14 +207,6 @@ def test_what_hbase_refuses_is_refused_with_its_reason(
     assert world.seen() == []
 
 
-def test_a_cell_may_be_as_large_as_hbase_takes_it(world: World) -> None:
-    largest = bytes(MAX_CELL - 27)  # 20 bytes, 4 for the length, and three names of one byte
-    world.do(Put(b"d", b"x", largest))
-    with pytest.raises(Refused, match=r"the cell is too large .* limit=10485760"):
-        world.do(Append(b"d", b"x", b"1"))
-    assert world.seen() == [(b"x", 1_000, largest)]
-
-
 def test_a_column_may_be_longer_than_a_row(world: World) -> None:
     row, long = b"\0" * 32_767, b"c" * MAX_COLUMN
     names = [long[:-1], long, long[:-1] + b"d"]
@@ -236,22 +217,6 @@ def test_a_column_may_be_longer_than_a_row(world: World) -> None:
         assert [version.column for version in page.results[0].versions] == names
     world.do(Remove(b"d", long), row=row)
     assert [name for name, *_ in world.seen(row=row)] == [names[0], names[2]]
-
-
-def test_a_disabled_table_refuses_reads_and_writes_of_all_kinds(world: World) -> None:
-    world.do(Put(b"d", b"x", b"1", 5))
-    world.admin.disable(T)
-    for call in (
-        world.seen,
-        lambda: world.do(Put(b"d", b"x", b"2")),
-        lambda: world.tables.read([X]),
-        lambda: world.tables.write([Edit(X, b"2", 6)]),
-        lambda: list(world.tables.scan(T)),
-    ):
-        with pytest.raises((InvalidRequestError, TableUnavailable), match="disabled"):
-            call()
-    world.admin.enable(T)
-    assert world.seen() == [(b"x", 5, b"1")]
 
 
 LONG = b"k" * 700
@@ -332,15 +297,6 @@ def test_a_page_ends_where_its_values_are_large() -> None:
     assert len(rows.scan(T, Range(), Selection(), limit_rows=9).results) == 2
 
 
-@pytest.mark.parametrize("reverse", [False, True])
-def test_a_page_of_no_rows_is_before_the_first_row(reverse: bool) -> None:
-    rows = opened(MemoryStore())
-    rows.mutate(T, [(row, [Put(b"d", b"x", b"1")]) for row in (b"a", b"b")])
-    empty = rows.scan(T, Range(reverse=reverse), Selection(), limit_rows=0)
-    page = rows.scan(T, Range(reverse=reverse), Selection(), limit_rows=9, resume=empty.resume)
-    assert [each.row for each in page.results] == ([b"b", b"a"] if reverse else [b"a", b"b"])
-
-
 def test_a_row_of_many_versions_comes_as_several_results() -> None:
     rows = opened(MemoryStore())
     puts = [Put(b"d", b"%d" % number, b"1") for number in range(5)]
@@ -352,16 +308,3 @@ def test_a_row_of_many_versions_comes_as_several_results() -> None:
         (b"r", 1, False),
         (b"s", 2, False),
     ]
-
-
-def test_a_scan_goes_on_in_a_table_that_was_truncated_meanwhile() -> None:
-    store = MemoryStore()
-    rows = opened(store)
-    rows.mutate(T, [(row, [Put(b"d", b"x", b"1")]) for row in (b"a", b"b")])
-    first = rows.scan(T, Range(), Selection(), limit_rows=1)
-    admin = Admin(store, ManualClock())
-    admin.disable(T)
-    admin.truncate(T)
-    rows.mutate(T, [(b"c", [Put(b"d", b"x", b"1")])])
-    page = rows.scan(T, Range(), Selection(), limit_rows=9, resume=first.resume)
-    assert [result.row for result in page.results] == [b"c"]

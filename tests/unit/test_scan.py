@@ -1,19 +1,19 @@
-"""Scanning transaction rows: what each calls for, what is passed over, and what is counted."""
+"""Scanning transaction rows: what each calls for, what is counted, and the kinds of findings."""
 
 from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Iterator
 from dataclasses import replace
-from itertools import islice, pairwise
+from itertools import islice
+from pathlib import Path
 from typing import Any
 
 import pytest
 
-from recovery import Kind, check
+from recovery import Finding, Kind, LeftAlone, NothingToDo, Repaired, check
+from recovery.findings import Severity, Tally
 from recovery.scan import (
-    AHEAD_MS,
-    list_heads,
     summary,
     transactions,
     whole_row,
@@ -29,13 +29,9 @@ from txn.protocol.row import (
     RowState,
     TransactionRow,
     child_key,
-    created_ms,
-    decode_row,
-    new_row_key,
 )
-from txn.protocol.statuses import ProtocolName, Status
+from txn.protocol.statuses import Status
 from txn.request import Request
-from txn.testing.faulty import FaultyStore
 
 
 @pytest.mark.parametrize(
@@ -123,7 +119,7 @@ def test_every_look_goes_on_where_the_store_failed() -> None:
     stopped_at(world, Status.ASSERTED, key=rows[-1])
     context = world.engine.context
     expected = summary(context, [TABLE])
-    breaking = replace(context, store=BreakingOff(world.store))  # type: ignore[arg-type]
+    breaking = replace(context, store=BreakingOff(world.store))
     assert len(list(transactions(breaking))) == 101
     assert len(list(find(breaking, b"transaction"))) == 101
     assert summary(breaking, [TABLE]) == expected
@@ -138,104 +134,17 @@ def test_every_look_goes_on_where_the_store_failed() -> None:
     assert Counter(finding.kind for finding in findings) == {Kind.EXPIRED: 100, Kind.DECIDED: 1}
 
 
-DAY_MS = 24 * 3_600_000
-
-
-def copy_row(world: World, from_key: bytes, created: int, uid: int, salt_buckets: int = 1) -> bytes:
-    """Put a finished row again under the key that an owner whose clock says so would give it."""
-    row = whole_row(world.engine.context, from_key)
-    assert row is not None
-    copy = new_row_key(created, uid, salt_buckets)
-    cells = row.cells.items()
-    world.store.write([Edit(k._replace(row=copy), c.value, c.timestamp) for k, c in cells])
-    return copy
-
-
-@pytest.mark.parametrize("salt_buckets", [1, 100])
-def test_finished_rows_are_passed_over_while_their_keys_are_young(salt_buckets: int) -> None:
-    """A key tells when its owner's clock said that it began; a wrong one delays, and loses none."""
-    world = World()
-    done = world.engine.commit([Mutation(X, b"1")]).transaction
-    began, context = created_ms(done), world.engine.context
-    world.clock.advance(2 * DAY_MS)
-    now_ms = world.clock.wall_ms()
-    behind = copy_row(world, done, began - 9 * DAY_MS, 1, salt_buckets)
-    ahead = copy_row(world, done, now_ms - 1000, 2, salt_buckets)
-    far_ahead = copy_row(world, done, now_ms + AHEAD_MS + 1000, 3, salt_buckets)
-    for days, expected in (
-        (1, {done, behind, far_ahead}),
-        (2, {done, behind, ahead}),  # the key of the last one has just become young
-        (0, {done, behind, ahead, far_ahead}),
-    ):
-        assert {found.transaction for found in check(context)} == expected
-        world.clock.advance(days * DAY_MS)
-
-
-def test_a_look_can_be_ended_while_there_is_nothing_to_tell() -> None:
-    """A quiet table of 100 million rows is one long scan that yields none of them."""
-    world = World()
-    done = world.engine.commit([Mutation(X, b"1")]).transaction
-    world.clock.advance(DAY_MS)
-    now_ms = world.clock.wall_ms()
-    for uid in range(500):
-        copy_row(world, done, now_ms - DAY_MS // 2 + uid * 40_000, uid, 1)
-    store, times, reached, rows = FaultyStore(world.store), [now_ms], list[bytes](), list[bytes]()
-    scan, counted = store.scan, list[object]()
-
-    def ponder(*args: Any, **options: Any) -> Iterator[Row]:
-        """Take 40 milliseconds for each row that is left out."""
-        counted.append(args)
-        if args[4] is not None:
-            world.clock.advance(40 * sum(1 for _ in world.store.scan(*args[:4])))
-        yield from scan(*args, **options)
-
-    def on_progress(table: bytes, row: bytes) -> None:
-        times.append(world.clock.wall_ms())
-        reached.append(row)
-
-    store.scan = ponder  # type: ignore[method-assign]
-    slow = replace(world.engine.context, store=store)
-    looks = check(slow, on_row=rows.append, on_progress=on_progress)
-    assert [found.kind for found in looks] == [Kind.EXPIRED]
-    assert len(rows) == 2  # that one, and what tells of the protocol
-    assert max(later - before for before, later in pairwise(times)) < 1_000
-    assert len(counted) < 300
-    assert len(reached) > 20 and reached == sorted(reached, reverse=True)  # how far it has come
-    times[:] = []
-    assert len(list(check(world.engine.context, on_progress=on_progress))) == 1
-    assert len(times) < 30  # where the store is quick
-
-
-@pytest.mark.usefixtures("rows_for_all")
-@pytest.mark.parametrize("protocol", ["six-phase", "fenced"])
-def test_heads_tell_since_when_rows_have_their_status(protocol: ProtocolName) -> None:
-    world = World(protocol=protocol)
-    stopped_at(world, Status.WRITTEN)
-    world.clock.advance(60_000)
-    world.engine.commit([Mutation(Y, b"1"), Mutation(X._replace(row=b"other"), b"1")])
-    context = world.engine.context
-    heads = list(map(decode_row, list_heads(context, tuple(Status), with_ages=True)))
-    rows = {row.row_key: row for row in world.rows()}
-    assert {head.row_key: (head.status, head.since) for head in heads} == {
-        key: (row.status, row.since) for key, row in rows.items()
-    }
-    assert not any(head.buffer for head in heads)
-    (head,) = list_heads(context, [Status.WRITTEN])
-    assert [each.row for each in list_heads(context, [None])] == [b"protocol"]
-    assert rows[head.row].status is Status.WRITTEN
-
-
 def test_a_table_that_goes_amid_a_look_is_told_at_once() -> None:
     world = World()
     for _ in range(3):
         world.engine.commit([Mutation(X, b"1")])
 
     class Going(BreakingOff):
-        def scan(self, *args: object, **options: object) -> Iterator[Row]:
+        def scan(self, *args: Any, **options: Any) -> Iterator[Row]:
             yield from islice(self._inner.scan(*args, **options), 2)
             raise TableUnavailable("gone", b"txn")
 
-    context = replace(world.engine.context, store=Going(world.store))  # type: ignore[arg-type]
+    context = replace(world.engine.context, store=Going(world.store))
     with pytest.raises(TableUnavailable, match="gone"):
         list(transactions(context))
 
@@ -250,3 +159,35 @@ def test_a_row_is_left_out_by_the_value_of_one_cell() -> None:
     check_exclusion([(b"d", b"x")], exclude)
     with pytest.raises(InvalidRequestError, match="lack the one"):
         check_exclusion([(b"e", b"x")], exclude)
+
+
+OPERATIONS = Path(__file__).parents[2] / "docs" / "operations.md"
+
+
+@pytest.mark.parametrize("kind", Kind)
+def test_every_kind_is_in_the_operators_page(kind: Kind) -> None:
+    lines = OPERATIONS.read_text().splitlines()
+    (line,) = [line for line in lines if f"| `{kind.value}` |" in line]
+    assert kind.meaning in line
+    assert kind.remedy in line
+    assert kind.severity.value in line
+    assert kind.remedy.startswith("nothing") == (kind.severity is Severity.REPORT_ONLY)
+
+
+def test_a_tally_tells_what_became_of_findings() -> None:
+    tally = Tally()
+    tally.add(Finding(Kind.DECIDED))
+    assert (tally.left, tally.is_repair, tally.rolled_forward) == (1, False, 0)
+    tally = Tally()
+    for kind, result in (
+        (Kind.DECIDED, Repaired("rolled forward")),
+        (Kind.UNDECIDED, Repaired("rolled back")),
+        (Kind.ABORTING, Repaired("rolled back")),
+        (Kind.ORPHAN_LOCK, Repaired("freed")),
+        (Kind.UNDECIDED, NothingToDo("its owner has moved on")),
+        (Kind.UNREADABLE, LeftAlone("it does not decode")),
+    ):
+        tally.add(Finding(kind), result)
+    assert (tally.rolled_forward, tally.rolled_back, tally.cleaned_up) == (1, 2, 1)
+    assert (tally.found, tally.moved_on, tally.left, tally.is_repair) == (6, 1, 1, True)
+    assert tally.count_kinds()[Kind.UNDECIDED] == 2

@@ -1,11 +1,9 @@
-"""Scans: rows in order, each resolved, row by row or as of one instant; and what a transaction that
-scanned does before its decision, when its readers wait: see docs/protocol.md."""
+"""Scans, row by row or as of one instant, and transactions that scanned before they decide."""
 
 from __future__ import annotations
 
 import pickle
-import tracemalloc
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from dataclasses import replace
 from functools import partial
 from typing import Any
@@ -171,10 +169,11 @@ def test_the_cells_of_a_scan_are_found_by_the_keys_that_a_read_takes(snapshot: b
         own, other = Key("x", "d", "x"), Key("x", "d", "y")
         assert cells[own] == cells[X] == cells.get(own)
         assert own in cells and X in cells and other not in cells
-        for missing in (other, Key("x", "d", "x", "other"), "x", Key("x", "d", "y", TABLE)):
+        absent: list[Any] = [other, Key("x", "d", "x", "other"), "x", Key("x", "d", "y", TABLE)]
+        for missing in absent:
             assert cells.get(missing) is None
             with pytest.raises(KeyError):
-                cells[missing]  # type: ignore[index]
+                cells[missing]
     assert row == Row(b"x", {X: row.cells[X]}) == pickle.loads(pickle.dumps(row))
     assert Key("x", "d", "x") not in RowCells()
 
@@ -261,23 +260,6 @@ def test_a_scan_goes_on_where_the_store_failed(world: World) -> None:
         list(engine.scan())
 
 
-@pytest.mark.parametrize(
-    ("status", "cost"),
-    [(Status.LOCKED, {"scan": 1, "read": 1}), (Status.ASSERTED, {"scan": 2, "read": 2})],
-)
-def test_what_held_rows_cost(world: World, status: Status, cost: dict[str, int]) -> None:
-    filled(world, *[b"%03d" % number for number in range(50)])
-    after_status(world, status, Fault(reply=Reply.CRASH))
-    with pytest.raises(Crash):
-        world.engine.commit([Mutation(key(b"%03d" % number), b"2") for number in range(10, 40)])
-    counting = CountingStore(world.store)
-    engine = world.client(counting)  # type: ignore[arg-type]
-    assert len(list(engine.scan())) == 50
-    counting.reset()
-    assert len(list(engine.scan())) == 50
-    assert dict(counting.calls) == cost
-
-
 @pytest.fixture
 def decided() -> tuple[World, list[bytes]]:
     """Clients that died after they had decided to write many rows each; the holders."""
@@ -359,19 +341,6 @@ def test_a_snapshot_has_a_limit_that_deleted_keys_do_not_count_to() -> None:
     assert len(list(world.engine.scan(snapshot=True, stop="d"))) == 3
 
 
-def test_a_snapshot_among_deleted_keys_takes_little_memory(world: World) -> None:
-    """Its looks keep what they find, and one digest of all that is left of deleted keys."""
-    filled(world, "a")
-    most = []
-    for count in (500, 1_500):
-        delete_keys(world, count)
-        tracemalloc.start()
-        assert len(list(world.engine.scan(snapshot=True))) == 1
-        most.append(tracemalloc.get_traced_memory()[1])
-        tracemalloc.stop()
-    assert most[1] < 2 * most[0]
-
-
 @both_ways
 def test_looks_of_a_scan_lie_close_together(world: World, snapshot: bool) -> None:
     """What came and went between two looks that lie a day apart may have been retired."""
@@ -387,25 +356,6 @@ def test_looks_of_a_scan_lie_close_together(world: World, snapshot: bool) -> Non
     found = world.client(counting, seed=2).scan(snapshot=snapshot)  # type: ignore[arg-type]
     assert values(found) == {b"a": {b"x": b"1"}, b"x": {b"x": b"2"}}
     assert counting.calls["scan"] == 4
-
-
-def test_tags_of_named_columns_are_read_only_where_rows_are_held() -> None:
-    """They are a third of all cells, and tell nothing of a row that nobody holds."""
-    world = World(protocol="six-phase")
-    filled(world, "a", "b", "c")
-    stopped_at(world, Status.ASSERTED, key("b"))
-    asked: list[set[bytes]] = []
-    scan = world.faults.scan
-
-    def note(*args: Any, **options: Any) -> Iterator[Row]:
-        asked.append({name for _, name in args[3]})
-        return scan(*args, **options)
-
-    world.faults.scan = note  # type: ignore[method-assign]
-    found = values(world.engine.scan(columns=[("d", "x")]))
-    assert found == {b"a": {b"x": b"1"}, b"b": {b"x": b"2"}, b"c": {b"x": b"1"}}
-    plain, tagged = {b"x", b"x_lock", b"_lock"}, {b"x", b"x_lock", b"_lock", b"x_tag"}
-    assert asked == [plain, tagged, tagged]
 
 
 ITEM = Key("item", "d", "x", TABLE)
@@ -531,8 +481,7 @@ def test_a_look_that_takes_too_long_is_past_the_deadline(world: World) -> None:
 
 
 def test_looks_that_lie_far_apart_are_not_compared(world: World) -> None:
-    """A key that was there when the look began, was deleted, and retired a day later, before the
-    look came by: nothing in the range tells of it."""
+    """A key may have been deleted and retired between them: nothing in the range tells of it."""
     world.engine.commit([Mutation(X, b"1"), Mutation(ITEM, b"1")])
     scanned: list[Call] = []
 

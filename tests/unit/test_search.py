@@ -1,5 +1,4 @@
-"""The search for transactions: order, exactly once, filters, and a cost without the table's. And
-`fsck` and `ls` find the same whether the store leaves rows out or everything is read."""
+"""The search for transactions; `fsck` and `ls` find what a look at every row finds."""
 
 from __future__ import annotations
 
@@ -23,9 +22,9 @@ from recovery.bounds import ReadLimits, Stop
 from recovery.commands import app
 from recovery.findings import judge
 from recovery.fsck import find_future
-from recovery.scan import AHEAD_MS, find_transaction, list_suspects, scan_in_steps
+from recovery.scan import AHEAD_MS, find_transaction
 from recovery.search import Query, SearchPage, find_page
-from tests.unit.worlds import TABLE, BreakingOff, World, X, Y, after_status
+from tests.unit.worlds import TABLE, World, X, Y, after_status
 from txn.clock import ManualClock
 from txn.errors import InvalidRequestError
 from txn.events import silent
@@ -35,10 +34,6 @@ from txn.protocol import listing
 from txn.protocol.codec import encode_buffer
 from txn.protocol.context import Context
 from txn.protocol.listing import (
-    MAX_PARTS,
-    NAME,
-    NAME_END,
-    find_buckets,
     scan_transactions,
     strip_bucket,
 )
@@ -53,7 +48,6 @@ from txn.protocol.row import (
 )
 from txn.protocol.statuses import FENCED, FINISHED, SIX_PHASE, Status
 from txn.request import Request
-from txn.spans import Span
 from txn.stores import open_store
 from txn.stores.base import Store
 from txn.testing.counting import CountingStore
@@ -180,8 +174,7 @@ def test_a_page_can_begin_at_a_time_or_a_row(rows: Rows) -> None:
 
 
 class Fetching(CountingStore):
-    """A store that counts what is taken from it: rows of scans, bytes in all and in one call at
-    most. A row may take its time."""
+    """A store that counts the rows of scans, the bytes in all, and those of the largest call."""
 
     rows = largest = total = 0
 
@@ -278,40 +271,6 @@ def test_a_page_is_bounded(stop: Stop, limits: ReadLimits, query: Query) -> None
     assert before is not None and found == sorted(keys, reverse=True)
 
 
-def test_a_piece_of_a_row_key_is_found() -> None:
-    rows, rng = Rows(), Random(5)
-    keys = [
-        b"0%d." % (at % 3) + new_row_key(NOW_MS - at * 50_000, rng.getrandbits(128))
-        for at in range(3_000)
-    ]
-    rows.put(keys)
-    wanted = keys[2_990]
-    name, uid = wanted[3:], wanted[-32:]
-    for piece in (wanted, wanted[:30], name, name[:29], name[12:], name[12:28], name[12:25]):
-        calls, _, on_row = find_cost(rows, Query(id_=piece))
-        assert on_row <= 2, piece
-        assert calls < 20, piece
-        assert list_keys_found(rows.context, Query(id_=piece)) == [wanted], piece
-    for piece in (uid, uid[:9], uid[-9:]):
-        assert list_keys_found(rows.context, Query(id_=piece)) == [wanted], piece
-    assert list_keys_found(rows.context, Query(id_=b"transaction.0")) == []
-
-
-def test_parts_are_found_by_what_only_they_have(rows: Rows) -> None:
-    whole = new_row_key(NOW_MS, 1)
-    parts = [child_key(whole, 3, number) for number in range(5)]
-    rows.put([whole])
-    rows.put(parts, Status.PART)
-    assert list_keys_found(rows.context, Query(id_=b"part-00003-00002")) == [parts[2]]
-    assert list_keys_found(rows.context, Query(id_=parts[2][:-1])) == parts[::-1]
-    assert list_keys_found(rows.context, Query(id_=parts[2])) == [parts[2]]
-    assert list_keys_found(rows.context) == [whole]
-    assert list_keys_found(rows.context, Query(with_parts=True)) == [
-        *parts[::-1],
-        whole,
-    ]
-
-
 @pytest.mark.parametrize("protocol", ["six-phase", "fenced"])
 def test_transactions_are_found_by_what_they_name(protocol: Any) -> None:
     world = World(protocol=protocol)
@@ -348,26 +307,6 @@ def test_transactions_are_found_by_what_they_name(protocol: Any) -> None:
     assert list_found(newer_than_ms=10) == [stuck, far]
 
 
-def test_rows_of_others_are_no_transactions(rows: Rows) -> None:
-    (done,) = rows.put([b"03." + new_row_key(NOW_MS, 1)])
-    strange = [b"transaction.0junk", b"03.transaction.0junk", b"05.transaction.x", b"03.zebra"]
-    rows.store.write([Edit(column(TXN, row, b"status"), b"x", 1) for row in strange])
-    assert list_keys_found(rows.context) == [done]
-    (plain,) = rows.put([new_row_key(NOW_MS - 1, 1)])
-    assert list_keys_found(rows.context) == [done, plain]
-
-
-def test_the_old_are_gone_straight_to(rows: Rows) -> None:
-    """A clock may have been ahead by an hour."""
-    old_ms = NOW_MS - 10 * AHEAD_MS
-    (old,) = rows.put([new_row_key(old_ms + AHEAD_MS - 1, 1)], at_ms=old_ms)
-    rows.put([new_row_key(NOW_MS - at, 1) for at in range(300)])
-    wanted = Query(older_than_ms=10 * AHEAD_MS)
-    page = find_page(rows.context, wanted)
-    assert [row.row_key for row in page.rows] == [old]
-    assert page.read == 1
-
-
 def test_a_fenced_row_is_as_old_as_the_server_says(rows: Rows) -> None:
     context = replace(rows.context, rules=FENCED)
     row_key = new_row_key(NOW_MS - 9_000, 1)
@@ -376,23 +315,6 @@ def test_a_fenced_row_is_as_old_as_the_server_says(rows: Rows) -> None:
     rows.store.write([Edit(status, b"5-COMPLETE", 1), Edit(at, b"", NOW_MS - 100)])
     assert list_keys_found(context, Query(newer_than_ms=100)) == [row_key]
     assert list_keys_found(context, Query(older_than_ms=101)) == []
-
-
-def test_buckets_are_found_by_skipping(rows: Rows) -> None:
-    assert find_buckets(rows.context) == [b""]
-    for prefix in (b"", b"00.", b"07.", b"99."):
-        rows.put([prefix + new_row_key(NOW_MS - at, at) for at in range(700)])
-    rows.store.write(
-        [
-            Edit(column(TXN, row, b"status"), b"x", 1)
-            for row in (b"05.transaction.x", b"06.zebra", b"once.a", b"protocol", b"z")
-        ]
-    )
-    store = Fetching(rows.store)
-    context = replace(rows.context, store=store)
-    assert find_buckets(context) == [b"00.", b"05.", b"07.", b"99.", b""]
-    assert store.calls["scan"] <= 7
-    assert store.rows <= 6
 
 
 @given(st.lists(KEYS, max_size=40, unique_by=order), st.booleans(), st.booleans())
@@ -405,26 +327,6 @@ def test_rows_of_all_buckets_are_merged_in_the_order_of_beginnings(
     keys = [row.row for row in found if with_parts or b".part-" not in row.row]
     due = [row for row in row_keys if with_parts or b".part-" not in row]
     assert keys == sorted(due, key=strip_bucket, reverse=reverse)
-
-
-@pytest.mark.parametrize("reverse", [True, False])
-def test_a_scan_goes_on_behind_its_last_row_where_the_store_failed(reverse: bool) -> None:
-    rows = Rows()
-    keys = rows.put([new_row_key(NOW_MS - at, at, salt_buckets=3) for at in range(300)])
-    broken: Any = BreakingOff(rows.store, 17)
-    found = scan_transactions(replace(rows.context, store=broken), reverse=reverse)
-    assert [row.row for row in found] == sorted(keys, key=strip_bucket, reverse=reverse)
-
-
-@pytest.mark.parametrize("reverse", [True, False])
-def test_parts_are_skipped_both_ways(rows: Rows, reverse: bool) -> None:
-    wholes = [b"03." + new_row_key(NOW_MS + at, at) for at in range(3)]
-    rows.put(wholes)
-    rows.put([child_key(whole, 1, number) for whole in wholes for number in range(200)])
-    found = list(scan_transactions(rows.context, with_parts=False, reverse=reverse))
-    keys = [row.row for row in found if b".part-" not in row.row]
-    assert keys == sorted(wholes, reverse=reverse)
-    assert len(found) == 3 * (1 + MAX_PARTS + 1)
 
 
 DAY_MS = 24 * 3_600_000
@@ -500,26 +402,6 @@ def test_fsck_finds_what_a_look_at_every_row_finds(seed: int, salt_buckets: int)
     }
 
 
-@pytest.mark.parametrize("salt_buckets", [1, 3])
-def test_each_row_is_in_one_step_only(rows: Rows, salt_buckets: int) -> None:
-    """Steps meet at a millisecond in which rows began, and so do young rows, old ones and those
-    ahead: a row of two steps would be reported twice."""
-    ages_ms = (*range(100), -AHEAD_MS, -AHEAD_MS + 1, DAY_MS, DAY_MS - 1)
-    keys = [
-        new_row_key(NOW_MS - age_ms, uid, salt_buckets) for age_ms in ages_ms for uid in range(9)
-    ]
-    rows.put(keys, Status.LOCKED)
-    found = Counter(row.row for row in list_suspects(rows.context, Span(TXN), DAY_MS) if row.cells)
-    assert found == Counter(keys)
-    in_steps: Counter[bytes] = Counter()
-    for bucket in find_buckets(rows.context):
-        span = Span(TXN, bucket + NAME, bucket + NAME_END)
-        in_steps.update(
-            row.row for row in scan_in_steps(rows.context, span, first_ms=10) if row.cells
-        )
-    assert in_steps == Counter(keys)
-
-
 @pytest.mark.parametrize(
     ("salt_buckets", "size"), [(3, listing.MOST_TURNED_BYTES), (3, 3_000), (3, 0), (1, 0)]
 )
@@ -536,7 +418,7 @@ def test_ls_lists_what_a_look_at_every_row_lists(
             for row in rows.context.store.scan(TXN)
             if read_status(row) is status and query.match(row, NOW_MS)
         ]
-        expected.sort(key=text_order)
+        expected.sort(key=lambda row_key: order(row_key.encode()))
         for limit in (7, 10_000):
             found = run("--status", str(status or "none"), "--limit", str(limit))
             assert [line["transaction"] for line in found] == expected[-limit:]
@@ -544,23 +426,6 @@ def test_ls_lists_what_a_look_at_every_row_lists(
     everything = [row.row for row in rows.context.store.scan(TXN) if usual.match(row, NOW_MS)]
     found = run("--limit", "10000")
     assert [line["transaction"].encode() for line in found] == sorted(everything, key=order)
-
-
-def test_ls_counts_by_the_status_cells(monkeypatch: pytest.MonkeyPatch) -> None:
-    rows = make_rows(6, 3)
-    serve(rows, monkeypatch)
-    expected: Counter[str] = Counter()
-    for row in rows.context.store.scan(TXN):
-        if is_row_key(row.row) and parent_of(row.row) is None:
-            expected[str(read_status(row) or "none")] += 1
-    del expected[str(Status.PART)]  # of parts only
-    found = run("--count")
-    assert found[0] == {"statuses": expected, "total": expected.total()}
-    assert run("--count", "--status", "5")[0]["total"] == expected["5-COMPLETE"] > 0
-
-
-def text_order(row_key: str) -> bytes:
-    return order(row_key.encode())
 
 
 def serve(rows: Rows, monkeypatch: pytest.MonkeyPatch) -> None:

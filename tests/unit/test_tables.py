@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import tracemalloc
 from collections.abc import Callable
 from pathlib import Path
 from typing import TypeVar
@@ -20,7 +19,6 @@ from txn.tables.pages import PAGE_CELLS, PAGE_ROWS
 
 R = TypeVar("R")
 TABLE = b"t"
-MEGABYTE = 1024 * 1024
 
 
 class Counting(MemoryStore):
@@ -41,38 +39,6 @@ def tables(store: MemoryStore | LmdbStore, clock: ManualClock | None = None) -> 
 
 def key(row: str, column: str = "x", family: str = "d") -> Key:
     return Key(row, family, column, TABLE)
-
-
-def test_a_scan_of_large_values_takes_little_memory(tmp_path: Path) -> None:
-    store = LmdbStore(str(tmp_path / "store"), sync=False)
-    found = tables(store)
-    for number in range(100):
-        found.write([Edit(key(f"{number:05d}"), bytes(MEGABYTE), 1)], durable=False)
-    tracemalloc.start()
-    assert sum(len(cell.value) for row in found.scan(TABLE) for cell in row.cells.values())
-    peak = tracemalloc.get_traced_memory()[1]
-    tracemalloc.stop()
-    store.close()
-    assert peak < 20 * MEGABYTE
-
-
-@pytest.mark.parametrize("choice", ["three columns", "whole rows"])
-def test_a_scan_of_a_wide_row_keeps_what_it_wants_of_it(choice: str, tmp_path: Path) -> None:
-    store = LmdbStore(str(tmp_path / "store"), sync=False)
-    found = tables(store)
-    value = None if choice == "whole rows" else b"1"
-    found.write([Edit(key("row", f"{column:05d}"), value, 1) for column in range(20_000)])
-    tracemalloc.start()
-    if choice == "whole rows":
-        assert list(found.scan(TABLE)) == []
-    else:
-        columns = [(b"d", b"%05d" % column) for column in (0, 7, 19_999)]
-        (row,) = found.scan(TABLE, columns=columns)
-        assert len(row.cells) == 3
-    peak = tracemalloc.get_traced_memory()[1]
-    tracemalloc.stop()
-    store.close()
-    assert peak < MEGABYTE
 
 
 @pytest.mark.parametrize("kind", ["memory", "embedded"])
@@ -109,19 +75,6 @@ def test_a_scan_is_many_short_transactions(
     store.reads = 0
     assert len(list(found.scan(TABLE, columns=wanted))) == (0 if wanted else rows)
     assert store.reads >= 3
-
-
-def test_a_compaction_removes_what_nobody_can_see() -> None:
-    store = MemoryStore()
-    found = tables(store)
-    empty = store.read(lambda reader: list(reader.keys(b"", b"\xff")))
-    rows = [key(f"{number:05d}") for number in range(PAGE_ROWS * 2 + 1)]
-    found.write([Edit(one, b"1", 5) for one in rows])
-    found.write([Edit(one, None, 5) for one in rows])
-    found.compact(TABLE, 5)
-    assert store.read(lambda reader: list(reader.keys(b"", b"\xff"))) != empty
-    found.compact(TABLE, 6)
-    assert store.read(lambda reader: list(reader.keys(b"", b"\xff"))) == empty
 
 
 NAMES = [b"", b".dot", b"\xff"]

@@ -12,6 +12,7 @@ import pytest
 
 from recovery import LeftAlone, Repaired, check, repair
 from tests.unit.worlds import POLICY, World, X, Y, Z, after_status, is_step, stopped_at
+from txn.client.local import LocalBackend
 from txn.errors import (
     AbortedError,
     CommitOutcomeUnknown,
@@ -38,8 +39,7 @@ BOTH = [Mutation(NEAR, b"1"), Mutation(FAR, b"1")]
 
 
 class Tables(World):
-    """Two tables, and an operator. when: what the operator does as soon as a phase is done, or
-    ("lock started") begins."""
+    """Two tables. when: what their operator does after a phase, or when it "started"."""
 
     def __init__(self) -> None:
         self.when: dict[str, Callable[[], None]] = {}
@@ -128,7 +128,7 @@ def test_a_decided_transaction_is_told_as_committed_and_waits(
 def test_nothing_is_raised_after_the_decision(kind: str, caplog: pytest.LogCaptureFixture) -> None:
     world = Tables()
 
-    def fail(edits: object, *, durable: bool) -> None:
+    def fail(edits: object, **options: object) -> None:
         raise KeyError("a mistake of ours")
 
     def undo(work: Callable[[], None]) -> None:
@@ -136,7 +136,8 @@ def test_nothing_is_raised_after_the_decision(kind: str, caplog: pytest.LogCaptu
         raise MaybeApplied("the disk is full")
 
     def refuse(call: Call) -> Fault:
-        if any(isinstance(item, Check) and item.expected.startswith(b"t") for item in call.items):
+        checks = [item for item in call.items if isinstance(item, Check)]
+        if any((check.expected or b"").startswith(b"t") for check in checks):
             raise TableUnavailable("no such table", b"strange")
         return Fault()
 
@@ -189,19 +190,6 @@ def test_of_a_batch_only_those_wait_that_need_the_table() -> None:
     assert (world.value(Y), world.value(Z)) == (b"2", b"2")
 
 
-@pytest.mark.parametrize("phase", ["lock", "decide", "put"])
-def test_a_watch_that_fails_changes_nothing(phase: str, caplog: pytest.LogCaptureFixture) -> None:
-    world = Tables()
-
-    def fail() -> None:
-        raise KeyError("a watch that raises")
-
-    world.when[phase] = fail  # type: ignore[index]
-    assert world.engine.commit(BOTH).complete
-    assert [record.levelno for record in caplog.records] == [logging.ERROR]
-    assert "a watch that raises" in caplog.text
-
-
 def test_a_holder_whose_server_does_not_answer_is_in_the_way() -> None:
     world = Tables()
     holder = world.left_decided()
@@ -241,6 +229,7 @@ def test_of_many_holders_that_stay_the_last_are_remembered(
     for key in (X, Y):
         with pytest.raises((ConflictError, DeadlineError), match="disabled"):
             other.commit([Mutation(key, b"2")])
+    assert isinstance(other._backend, LocalBackend)
     assert len(other._backend._resolver._stuck) == 1
 
 
@@ -270,6 +259,7 @@ def test_before_the_decision_those_that_need_the_table_abort(
 ) -> None:
     world = Tables()
     if phase == "keys in demand":
+        assert isinstance(world.engine._backend, LocalBackend)
         world.engine._backend._contention._since_ms[FAR] = world.clock.monotonic_ms()
         gone(world)
     else:
@@ -289,8 +279,7 @@ def test_before_the_decision_those_that_need_the_table_abort(
 
 
 def test_a_row_whose_write_took_long_is_given_up_though_a_table_went_meanwhile() -> None:
-    """The request that the table refused may have written the row again, after the row had been
-    aborted and deleted. A client that saw it aborted may still be about to free its locks."""
+    """The request that was refused may have written the row again, after it had been deleted."""
     world = Tables()
     world.policy = replace(POLICY, deadline_ms=2 * WRITTEN_WITHIN_MS)
     engine = world.client(world.faults)
@@ -334,6 +323,28 @@ def test_a_row_that_was_written_beside_a_lock_that_was_refused_is_aborted(
         world.engine.commit(BOTH)
     assert world.holder(NEAR) == b""
     assert world.statuses() == ([Status.ABORTED] if 0 in applied else [])
+
+
+def test_a_scanned_range_of_a_table_that_is_gone_aborts() -> None:
+    world = Tables()
+    world.when["lock"] = world.disable
+    with pytest.raises(AbortedError, match="disabled"), world.engine.transaction() as t:
+        assert t.scan(OTHER) == []
+        t.put(NEAR, "1")
+    assert world.statuses() == [Status.ABORTED]
+
+
+def test_a_decision_that_was_sent_and_refused_by_anything_is_unknown() -> None:
+    world = Tables()
+
+    def plan(call: Call) -> Fault:
+        if any(is_step(item, Status.ASSERTED) for item in call.items):
+            raise RuntimeError("a driver that is broken")
+        return Fault()
+
+    world.faults.plan = plan
+    with pytest.raises(CommitOutcomeUnknown):
+        world.engine.commit(BOTH)
 
 
 @pytest.mark.parametrize("phase", ["before", "assert"])
