@@ -188,12 +188,13 @@ def _start_hosts(folder: Path) -> str:
         conf=SparkConf().set("spark.driver.extraJavaOptions", f'"-Djava.io.tmpdir={folder}"')
     )
     jvm: Any = SparkContext._jvm
+    gateway: Any = SparkContext._gateway
     conf = jvm.org.apache.spark.SparkConf()
     deploy = jvm.org.apache.spark.deploy
     none = jvm.scala.Option.empty()
     started = deploy.master.Master.startRpcEnvAndEndpoint(ADDRESSES[0], 0, 0, conf)
     url = f"spark://{ADDRESSES[0]}:{started._1().address().port()}"
-    urls = SparkContext._gateway.new_array(jvm.java.lang.String, 1)
+    urls = gateway.new_array(jvm.java.lang.String, 1)
     urls[0] = url
     for number, address in enumerate(ADDRESSES):
         place = jvm.scala.Option.apply(number)

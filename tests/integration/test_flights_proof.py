@@ -3,8 +3,6 @@ which fails for every way in which the tables can be wrong."""
 
 from __future__ import annotations
 
-import csv
-from collections import Counter
 from pathlib import Path
 
 import pytest
@@ -132,11 +130,3 @@ def test_each_damage_is_found_by_its_check(
         "transactions committed twice": (0, 1),
         "parts of what was not committed": (0, 1),
     }
-
-
-def test_no_two_flights_of_the_year_have_the_same_row_key(tmp_path: Path) -> None:
-    """Two flights under one key would make the second one's assertion fail for ever."""
-    with unpack(tmp_path).open(newline="") as file:
-        rows = Counter(flight_row(flight) for flight in csv.DictReader(file))
-    assert len(rows) == 336_776
-    assert max(rows.values()) == 1

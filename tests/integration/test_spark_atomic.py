@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections import Counter
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -129,13 +128,3 @@ def test_a_job_of_one_name_happens_once_for_each_table(spark: SparkSession, tmp_
             write_range(spark, **arguments(uri, rows=5, **options))
         assert [sum(1 for _ in engine.scan(table)) for table in ("rows", "others")] == [5, 5]
     assert list_statuses(uri)[0] == [Status.COMPLETE] * 2
-
-
-def test_options_that_do_not_fit_are_refused(spark: SparkSession, tmp_path: Path) -> None:
-    """Rejects would make it part of a data frame."""
-    uri = make_store(tmp_path, "six-phase")
-    given: list[dict[str, Any]] = [{"on_reject": "count"}, {"row": "nobody"}]
-    for wrong in (*given, {"uri": "txn://127.0.0.1:1"}):
-        with pytest.raises(Exception, match="InvalidRequestError"):
-            write_range(spark, **arguments(**{"uri": uri, **wrong}))
-    assert list_statuses(uri) == ([], Counter())

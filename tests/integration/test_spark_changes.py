@@ -34,11 +34,16 @@ class Stream:
     batches: what each was told, every time that it ran.
     """
 
-    def __init__(self, spark: SparkSession, uri: str, folder: Path, **options: object) -> None:
+    def __init__(self, spark: SparkSession, uri: str, folder: Path, **options: Any) -> None:
         register(spark)
         self.checkpoint = folder / "checkpoint"
         self.batches: dict[int, list[list[Row]]] = {}
-        given = {"uri": uri, "delay_ms": 0, "view": "changes", "startingOffsets": "earliest"}
+        given: dict[str, Any] = {
+            "uri": uri,
+            "delay_ms": 0,
+            "view": "changes",
+            "startingOffsets": "earliest",
+        }
         self._reader = spark.readStream.format("txn").options(**{**given, **options})
 
     def run(self) -> None:
@@ -209,23 +214,3 @@ def read_by_hand(options: SourceOptions, schema: StructType) -> list[tuple[Any, 
         return [row for part in reader.partitions(start, end) for row in copy.read(part)]
     finally:
         reader.stop()
-
-
-def test_a_query_without_news_looks_seldom(uri: str) -> None:
-    """Spark asks a hundred times a second, and each look is a scan."""
-    with engine_on(uri):
-        pass
-    reader = ChangeReader(given(uri=uri, delay_ms="0", startingOffsets="latest"), CHANGES)
-    try:
-        start = reader.latestOffset(reader.initialOffset(), reader.getDefaultReadLimit())
-        looks = [count_looks(reader, start) for _ in range(20)]
-    finally:
-        reader.stop()
-    assert sum(looks) == 1
-
-
-def count_looks(reader: ChangeReader, start: dict[str, Any]) -> int:
-    feed = reader._open()
-    before = feed._survey
-    assert reader.latestOffset(start, reader.getDefaultReadLimit()) == start
-    return feed._survey is not before

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import gc
 import uuid
 from collections.abc import Iterator
 from dataclasses import replace
@@ -87,14 +86,6 @@ def read_numbers(uri: str, keys: list[Key]) -> list[int]:
 
 def commit_rows(uri: str, rows: Any, to_request: Any = absent_request, **options: Any) -> Summary:
     return commit_partition(uri, rows, to_request, **{"table": "rows", **options})
-
-
-def test_every_row_of_a_partition_is_committed_across_batches(uri: str) -> None:
-    """All are complete when it returns: the worker may be gone the moment after."""
-    summary = commit_rows(uri, range(25), batch=10, ack="decided")
-    assert summary == Summary(committed=25)
-    assert stored(uri, range(25)) == list(range(25))
-    assert statuses(uri) == {"5-COMPLETE": 25 + FILLED}
 
 
 def test_large_rows_are_committed_by_few(uri: str, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -225,13 +216,6 @@ def test_record_batches_and_frames_are_committed_row_by_row(uri: str) -> None:
     assert stored(uri, range(8)) == [1, 2, 3, 4, 5, 6]
 
 
-def test_outside_of_spark_the_collector_of_garbage_stays_as_it_is(uri: str) -> None:
-    """It is the whole process's, which here is the caller's own."""
-    before = gc.get_threshold(), gc.get_freeze_count()
-    commit_rows(uri, range(3))
-    assert (gc.get_threshold(), gc.get_freeze_count()) == before
-
-
 def balance(name: str) -> Key:
     return Key(name, "f", "balance")
 
@@ -286,17 +270,6 @@ def test_a_transfer_that_another_attempt_makes_meanwhile_is_repeated(uri: str) -
         fill_accounts(uri)
         assert run_transfers(uri, [row], function=overtaken).repeated == 1
         assert sum(balances(uri)) == 100
-
-
-def test_a_row_that_writes_nothing_is_repeated_if_its_token_is_committed(uri: str) -> None:
-    @wraps(transfer)
-    def idle(block: OptimisticTransaction, row: dict[str, Any]) -> None:
-        if row["id"] == 1:
-            run_transfers(uri, [row])
-        block.get(balance("a"))
-
-    summary = run_transfers(uri, TRANSFERS[:2], function=idle)
-    assert (summary.committed, summary.repeated) == (1, 1)
 
 
 def test_conflicts_run_the_function_again_and_are_counted(uri: str) -> None:

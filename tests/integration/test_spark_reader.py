@@ -17,9 +17,9 @@ from pyspark.sql import DataFrame, SparkSession
 from tests.integration.hbase import HBase
 from tests.unit.worlds import after_status
 from txn import Delete, Engine, Exact, Key, Mutation, connect
-from txn.model import Edit, Family
+from txn.model import Family
 from txn.protocol.locks import holder_of
-from txn.protocol.row import column, created_ms, status_key
+from txn.protocol.row import created_ms
 from txn.protocol.statuses import ProtocolName, Status
 from txn.spark import register
 from txn.stores import open_store
@@ -27,8 +27,6 @@ from txn.testing.faulty import Crash, Fault, FaultyStore, Reply
 
 PUSHDOWN = "spark.sql.python.filterPushdown.enabled"
 IDS = [f"{number:02}" for number in range(60)]
-SPLITS = [b"30"]
-Given = dict[str, Any]
 COLUMNS = "v string=d:v, n bigint=d:count"
 of_one = pytest.mark.parametrize("protocol", ["fenced"])
 """For what is the same whichever protocol a store has."""
@@ -169,14 +167,6 @@ def test_a_condition_on_the_row_key_reads_no_other_rows(spark: SparkSession, uri
 
 
 @of_one
-def test_a_bad_cell_is_named(spark: SparkSession, uri: str) -> None:
-    with connect(uri, table="t") as engine:
-        engine.commit([Mutation(Key("23", "d", "count"), "12")])
-    with pytest.raises(PySparkException, match="row=b'23' column='n' codec='long'"):
-        frame(spark, uri).collect()
-
-
-@of_one
 def test_what_cannot_be_read_is_told_before_any_task(spark: SparkSession, uri: str) -> None:
     """A task would fail four times before it is told; and nothing is made of a mistyped name."""
     with pytest.raises(PySparkException, match=r"no such transaction table.*mistyped"):
@@ -243,19 +233,6 @@ def test_every_transaction_is_a_row(spark: SparkSession, crashed: str) -> None:
 
 
 @every_protocol
-def test_a_time_that_no_year_holds_is_none(spark: SparkSession, crashed: str) -> None:
-    store = open_store(crashed)
-    for row in store.scan(b"txn"):
-        if (status := row.cells.get(status_key(b"txn", row.row))) is not None:
-            store.write([Edit(status_key(b"txn", row.row), status.value, 2**62)])
-            began = column(b"txn", row.row, b"at." + status.value)
-            store.write([Edit(began, b"", 2**62)])
-    store.close()
-    rows = view(spark, crashed, "transactions").collect()
-    assert {row.since for row in rows} == {None} and {row.age_ms for row in rows} == {0}
-
-
-@every_protocol
 def test_locks_that_are_held_are_rows(spark: SparkSession, crashed: str) -> None:
     found = view(spark, crashed, "locks", table="one, two")
     rows = sorted(found.collect(), key=lambda row: row.key)
@@ -270,37 +247,24 @@ def test_locks_that_are_held_are_rows(spark: SparkSession, crashed: str) -> None
     assert {row.holder for row in rows} == {other.transaction}
 
 
-def make_table(uri: str, table: str, protocol: ProtocolName, versions: int = 1_000) -> Given:
-    """Make a table in a database of its own; return the options that read it."""
-    given = {"uri": uri, "transactions": f"txn-{table}", "table": table}
-    with connect(uri, table=table, transactions=given["transactions"], protocol=protocol) as engine:
-        engine.context.store.ensure_table(table.encode(), {b"d": Family(versions=versions)}, SPLITS)
-        engine.commit([Mutation(Key(row, "d", "v"), b"0") for row in IDS], labels={"at": "first"})
-    more = {"row": "id string", "columns": "v string=d:v", "numPartitions": 2, "snapshot": True}
-    return {**given, **more, "rowless": "skip"}
-
-
-def read(spark: SparkSession, given: Given) -> DataFrame:
-    return spark.read.format("txn").options(**given).load()
-
-
 def test_a_data_frame_keeps_its_instant(spark: SparkSession, tmp_path: Path) -> None:
     """Spark plans it once, when it is first used. Where a version from then is not kept any more,
     the read fails and says which."""
     register(spark)
     uri = f"embedded://{tmp_path}/store?sync=off"
-    for table, versions in (("many", 3), ("one", 1)):
-        given = make_table(uri, table, "six-phase", versions)
-        kept = read(spark, given).where("id = '07'")
-        assert [row.v for row in kept.collect()] == ["0"]
-        with connect(uri, table=table, transactions=given["transactions"]) as engine:
-            engine.commit([Mutation(Key("07", "d", "v"), "1")])
-        assert [row.v for row in read(spark, given).where("id = '07'").collect()] == ["1"]
-        if versions > 1:
-            assert [row.v for row in kept.union(kept).collect()] == ["0", "0"]
-        else:
-            with pytest.raises(PySparkException, match=r"let the family keep more VERSIONS.*'07'"):
-                kept.collect()
+    with connect(uri) as engine:
+        for table, versions in (("many", 3), ("one", 1)):
+            engine.context.store.ensure_table(table.encode(), {b"d": Family(versions=versions)})
+            given = {"table": table, "columns": "v string=d:v", "snapshot": True}
+            kept, later = (frame(spark, uri, **given).where("id = '07'") for _ in range(2))
+            for value, found in (("0", kept), ("1", later)):
+                engine.commit([Mutation(Key(id, "d", "v", table), value) for id in ("07", "08")])
+                assert [row.v for row in found.collect()] == [value]
+            if versions > 1:
+                assert [row.v for row in kept.union(kept).collect()] == ["0", "0"]
+            else:
+                with pytest.raises(PySparkException, match=r"keep more VERSIONS.*'07'"):
+                    kept.collect()
 
 
 WITHHELD = "CREATE TEMPORARY VIEW name USING txn"
@@ -379,7 +343,8 @@ def test_a_table_of_the_catalogue_has_its_options_from_each_statement(
         assert list_ids(spark, where) == []
         spark.sql(f"INSERT INTO kept WITH ({options}) VALUES ('1', 'a')")
         (row,) = spark.sql(f"SELECT * FROM kept WITH ({options}, `where` \"id = '1'\")").collect()
-        assert tuple(row) == ("1", "a") == tuple(spark.read.options(**where).table("kept").first())
+        kept = spark.read.options(**where).table("kept").collect()
+        assert [row] == kept == [("1", "a")]
         # `saveAsTable` looks to a source like `save`, so it cannot be refused.
         write_table = make_frame(spark, "2").write.format("txn").mode("append").options(**where)
         write_table.saveAsTable("saved")

@@ -4,7 +4,6 @@ or a query begins again, with their conditions and rejects."""
 from __future__ import annotations
 
 import json
-import uuid
 from collections import Counter
 from collections.abc import Callable
 from functools import partial
@@ -16,7 +15,6 @@ from pyspark.sql import DataFrame, SparkSession
 
 from recovery import check
 from recovery.findings import Severity
-from tests.integration.hbase import HBase
 from tests.integration.spark_jobs import (
     add_file,
     list_statuses,
@@ -221,9 +219,10 @@ def test_spans_of_tasks_are_under_the_driver_s(
     frame = spark.range(6).selectExpr("id", "string(id) v").repartition(2)
     with traced() as spans, spans.tracer.start_as_current_span("driver") as driver:
         write(frame, uri, **capture_trace())
-        task = partial(commit_partition, uri, to_request=patch_request, table="rows")
         counts = Counts.of(spark)
-        frame.foreachPartition(partial(task, counts=counts, trace=capture_trace()))
+        given: dict[str, Any] = {"to_request": patch_request, "table": "rows", "counts": counts}
+        task: Callable[..., Any] = partial(commit_partition, uri, **given)
+        frame.foreachPartition(partial(task, trace=capture_trace()))
     write(frame, uri)
     assert counts.summary() == Summary(committed=6)
     found = exported()
@@ -312,30 +311,6 @@ def test_times_of_day_and_intervals_are_read_as_written(spark: SparkSession, uri
         write(spark.sql("select 1L id, interval '1' month m"), uri, columns="m=f:m", family="")
 
 
-def test_tables_are_created_on_hbase_with_their_regions(spark: SparkSession, hbase: HBase) -> None:
-    register(spark)
-    name = uuid.uuid4().hex
-    given = {"uri": hbase.native, "transactions": f"txn-{name}"}
-    connect(hbase.native, transactions=given["transactions"]).close()
-    orders, entries = f"orders-{name}", f"by-{name}"
-    columns = f"state=d:state, id={entries}(customer, id)/i:order as text"
-    options = {**given, "table": orders, "columns": columns, "family": ""}
-    options |= {"newTable": "3", "splitKeys": "3,6", "versions": "1"}
-    frame = make_orders(spark, 30).selectExpr("customer", "id", "if(id = 9, '', state) state")
-    with connect(hbase.native, transactions=given["transactions"]) as engine:
-        engine.ensure_table(f"rejects-{name}", ["r"])
-        write(frame, **options, rejects=f"table:rejects-{name}")
-        assert [row.cells for row in engine.scan(f"rejects-{name}")]
-        assert engine.context.store.find_splits(orders.encode(), 9) == [b"3", b"6"]
-        families = engine.context.store.describe(orders.encode())
-        assert families is not None and families[b"d"].versions == 1
-        write(frame.selectExpr("customer", "id", "'paid' state"), **options, atomic="true")
-        found = {int(row.row): row for row in engine.scan(orders)}
-        assert sorted(found) == list(range(30))
-        assert {cell.value for row in found.values() for cell in row.cells.values()} == {b"paid"}
-        assert sum(1 for _ in engine.scan(entries)) == 30
-
-
 def arguments(uri: str, folder: Path, **more: Any) -> dict[str, Any]:
     """Return those of a stream out of a folder's `source`."""
     options = {"uri": uri, "table": "rows", "row": "id as text", "family": "f", **more}
@@ -389,15 +364,6 @@ def test_an_atomic_batch_happens_once(spark: SparkSession, uri: str, tmp_path: P
     assert (len(found), len(timestamps)) == (40, 2)
 
 
-def test_a_sink_creates_its_tables(spark: SparkSession, uri: str, tmp_path: Path) -> None:
-    add_file(tmp_path / "source", "a", range(10))
-    columns = "v=f:v, id=by_v(v)/i:id as text"
-    write_stream(spark, **arguments(uri, tmp_path, family="", columns=columns, newTable="1"))
-    with connect(uri) as engine:
-        entries = {row.row: [c.value for c in row.cells.values()] for row in engine.scan("by_v")}
-    assert entries == {b"%d" % row: [b"%d" % row] for row in range(10)}
-
-
 def test_rejects_of_a_batch_are_kept_once(spark: SparkSession, uri: str, tmp_path: Path) -> None:
     with connect(uri, table="rows") as engine:
         engine.commit([Mutation(Key("3", "f", "v"), "mine")])
@@ -432,28 +398,5 @@ def test_a_batch_in_update_mode_happens_once(spark: SparkSession, uri: str, tmp_
         found = {row.row: [c.value for c in row.cells.values()] for row in engine.scan()}
     assert found == {b"%d" % row: [b"2"] for row in range(10)}
     assert statuses(uri)["5-COMPLETE"] == 20
-
-
-def test_named_rows_happen_once(spark: SparkSession, uri: str, tmp_path: Path) -> None:
-    register(spark)
-    frame = spark.createDataFrame([(1, "a"), (2, "b")], "id long, v string")
-    options = arguments(uri, tmp_path)["options"]
-    write = make_batch_writer({**options, "onceBy": "id"})
-    for number in range(2):
-        write(frame, number)
-    assert statuses(uri)["5-COMPLETE"] == 2
-    with pytest.raises(Exception, match=r"TokenReused.*token=b'rows/2'"):
-        write(frame.where("id = 2").selectExpr("id", "'other' v"), 2)
     with pytest.raises(InvalidRequestError, match="call this in foreachBatch"):
-        make_batch_writer(options)(frame, 0)
-
-
-def test_a_complete_stream_is_refused(spark: SparkSession, uri: str, tmp_path: Path) -> None:
-    register(spark)
-    add_file(tmp_path / "source", "a", range(3))
-    rows = spark.readStream.schema("id long").csv(f"{tmp_path}/source").groupBy("id").count()
-    writer = rows.writeStream.format("txn").options(**arguments(uri, tmp_path)["options"])
-    writer = writer.outputMode("complete").option("checkpointLocation", f"{tmp_path}/checkpoint")
-    with pytest.raises(Exception, match="use the output mode append"):
-        writer.trigger(availableNow=True).start().awaitTermination()
-    assert not statuses(uri)
+        make_batch_writer(options)(make_orders(spark, 1), 0)
