@@ -102,8 +102,7 @@ def write_stream(
     options: dict[str, Any],
     trouble: dict[str, Any] | None = None,
 ) -> dict[str, int]:
-    """Write the files of a folder that are there, one a micro batch; return what was counted. With
-    `atomic` a batch is of two tasks, all at once."""
+    """Write the files of a folder, one a micro batch; return what was counted."""
     register(spark)
     counts = Counts.of(spark)
     files = spark.readStream.schema("id long").option("maxFilesPerTrigger", 1).csv(source)

@@ -56,8 +56,7 @@ def test_tables_that_hold_something_are_refused(tmp_path: Path) -> None:
 
 @pytest.mark.slow
 def test_the_main_job_shows_transactions_of_both_kinds_and_their_repair(tmp_path: Path) -> None:
-    """It is what a newcomer runs first: without anything to repair it would show nothing. The
-    promise of the whole library, on real data: SIGKILL anywhere, then fsck, then again."""
+    """The promise of the library, on real data: SIGKILL anywhere, then fsck, then again."""
     said = demo("--days", "1", "--json", folder=tmp_path)
     assert said.returncode == 0, said.stderr
     report = json.loads(said.stdout)

@@ -1,5 +1,4 @@
-"""Spark jobs over Parquet tables under locks or a lease. A job is stopped in the middle by a gate,
-at which its first row waits."""
+"""Spark jobs over Parquet tables under locks or a lease, stopped in the middle by a gate."""
 
 from __future__ import annotations
 
@@ -107,8 +106,7 @@ def test_under_locks_a_reader_sees_all_of_the_old_and_then_all_of_the_new(
 def test_a_job_whose_locks_are_lost_is_stopped(
     spark: SparkSession, table: str, gate: Gate, pool: ThreadPoolExecutor, engine: Engine
 ) -> None:
-    """It would go on to write over what the next holder is writing. Nobody opens the gate: the job
-    ends because it is cancelled."""
+    """Nobody opens the gate: the job ends because it is cancelled."""
     with open_stored(engine, lease_ms=LOST_MS) as manager:
         job = begun(pool, spark, lambda: locked_sql(spark, manager, READ.format(table=table)))
         gate.wait_until_reached()

@@ -1,8 +1,4 @@
-"""What a statement locks beside what Spark's own analysis of it names, and a junk word behind it.
-
-A statement that is understood locks every table that Spark reads or writes for it, in functions,
-views and variables too. A statement with a word behind it that Spark refuses is refused by us.
-"""
+"""What a statement locks beside what Spark's own analysis of it names, and a junk word behind."""
 
 from __future__ import annotations
 
@@ -142,8 +138,7 @@ def test_spark_names_the_tables_of_a_plan(made: SparkSession) -> None:
 
 @pytest.mark.parametrize("sql", STATEMENTS)
 def test_what_spark_reads_or_writes_is_locked(made: SparkSession, sql: str) -> None:
-    """A table that Spark's analysis finds and we do not is read under no lock; and a word that we
-    step over, and Spark does not understand, may name another table."""
+    """A table that Spark's analysis finds and we do not is read under no lock."""
     found = session_requests(made, sql)
     if sql.startswith("EXPLAIN"):
         assert found == []

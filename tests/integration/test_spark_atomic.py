@@ -50,8 +50,7 @@ def mend(uri: str) -> None:
 
 @contextmanager
 def watching(uri: str) -> Iterator[list[int]]:
-    """Read all rows at one instant again and again while the block runs; yield how many there
-    were."""
+    """Read all rows at one instant again and again; yield how many there were."""
     seen: list[int] = []
     over = Event()
 
@@ -118,8 +117,7 @@ def test_a_false_assertion_of_one_row_refuses_the_frame(
 
 
 def test_a_job_of_one_name_happens_once_for_each_table(spark: SparkSession, tmp_path: Path) -> None:
-    """A scheduler runs it again, since it heard no answer; rows must be new, and are not. A frame
-    for another table is not taken for a repeat, and is not lost."""
+    """Rows must be new, and are not. A frame for another table is not taken for a repeat."""
     uri = make_store(tmp_path, "fenced")
     with connect(uri) as engine:
         engine.ensure_table("others", ["f"])

@@ -1,5 +1,4 @@
-"""The change feed in Spark's streams: each transaction once over restarts, batches that are told
-again, and what is refused."""
+"""The change feed in Spark's streams: each transaction once over restarts."""
 
 from __future__ import annotations
 
@@ -29,10 +28,7 @@ LABELS = {"job": "test"}  # which give fenced transactions of one row a row in a
 
 
 class Stream:
-    """A query over the feed of a store, started again and again on one checkpoint.
-
-    batches: what each was told, every time that it ran.
-    """
+    """A query over a feed, started again on one checkpoint. batches: what each was told."""
 
     def __init__(self, spark: SparkSession, uri: str, folder: Path, **options: Any) -> None:
         register(spark)
@@ -154,8 +150,7 @@ def wait_for(engine: Engine, is_so: Any) -> None:
 
 
 def test_a_first_batch_begins_where_it_began(spark: SparkSession, uri: str, tmp_path: Path) -> None:
-    """A query that is told `latest`, and dies in its first batches, must not begin anew at a later
-    latest: what was committed meanwhile would be skipped."""
+    """At a later `latest`, what was committed meanwhile would be skipped."""
     stream = Stream(spark, uri, tmp_path, startingOffsets="latest")
     with engine_on(uri) as engine:
         commit(engine, "a", "before")

@@ -112,8 +112,7 @@ def test_a_partition_that_runs_again_changes_nothing(uri: str) -> None:
 
 @pytest.mark.parametrize("given", [{}, {"once": lambda row: "x", "job": "rows"}])
 def test_a_token_of_two_rows_is_an_error(uri: str, given: dict[str, Any]) -> None:
-    """The second one counted as repeated, and was lost. A refusal that is counted must not hide
-    it."""
+    """The second one was lost. A refusal that is counted must not hide it."""
 
     def request(row: int) -> Request:
         return replace(absent_request(row), once=b"x")
@@ -306,8 +305,7 @@ def test_a_row_that_fails_is_named_and_earlier_ones_stay(uri: str, threads: int)
 
 
 def test_a_group_of_rows_is_one_transaction(uri: str) -> None:
-    """The second part of one that was split counted as repeated: three of ten rows were written,
-    and all seemed well."""
+    """The second part of one that was split counted as repeated."""
     rows = [{**row, "order": row["id"] // 3} for row in TRANSFERS[:6]]
     assert run_transfers(uri, rows, **BY_ORDER) == Summary(committed=1, refused=1)
     assert balances(uri) == [20, 80]

@@ -1,5 +1,4 @@
-"""`spark.read.format("txn")` in a real Spark: what its rows are, what its tasks read, views of
-transactions and locks, snapshots of one instant; and threads, SQL and the catalogue."""
+"""`spark.read.format("txn")`: rows, views, snapshots; and threads, SQL and the catalogue."""
 
 from __future__ import annotations
 
@@ -86,13 +85,15 @@ def test_times_of_all_years_are_read_as_written(spark: SparkSession, uri: str, z
     spark.conf.set("spark.sql.session.timeZone", zone)
     try:
         written = spark.sql(
-            """select id, t, t as millis, n, d, named_struct('t', array(t), 'n', n) as j from values
-            ('1', timestamp '9999-12-31 23:59:59', timestamp_ntz '9999-12-31 23:59:59.999999',
-                date '9999-12-31'),
-            ('2', timestamp '0001-01-01 00:00:00', timestamp_ntz '0001-01-01', date '0001-01-01'),
-            ('3', timestamp '2024-03-10 02:30:00', null, date '1582-10-10') as (id, t, n, d)"""
+            """select id, t, t as millis, n, d, c, i, named_struct('t', array(t), 'c', c) as j from
+            values ('1', timestamp '9999-12-31 23:59:59', timestamp_ntz '9999-12-31 23:59:59.99',
+                date '9999-12-31', time '23:59:59.999999', interval '-1 02:03:04.5' day to second),
+            ('2', timestamp '0001-01-01 00:00:00', timestamp_ntz '0001-01-01', date '0001-01-01',
+                time '00:00:00', interval '106751991 04:00:54.775807' day to second),
+            ('3', timestamp '2024-03-10 02:30:00', null, date '1582-10-10', null, null)
+            as (id, t, n, d, c, i)"""
         )
-        columns = "t=d:t, millis=d:m as millis, n=d:n, d=d:d, j=d:j"
+        columns = "t=d:t, millis=d:m as millis, n=d:n, d=d:d, c=d:c, i=d:i, j=d:j"
         options = {"uri": uri, "table": "times", "row": "id", "columns": columns}
         with connect(uri) as engine:
             engine.ensure_table("times", ["d"])
@@ -152,8 +153,7 @@ def test_a_decided_transaction_is_seen_and_an_undecided_not(spark: SparkSession,
 
 @of_one
 def test_a_condition_on_the_row_key_reads_no_other_rows(spark: SparkSession, uri: str) -> None:
-    """It is said of a data frame, so that all of its queries have the same rows; filters of Spark,
-    which keeps those of the first query for the others, are not taken."""
+    """Filters of Spark, which keeps those of the first query for the others, are not taken."""
     spark.conf.set(PUSHDOWN, "true")
     try:
         found = frame(spark, uri, where="id >= '20' and id < '40'", numPartitions=2)
@@ -248,8 +248,7 @@ def test_locks_that_are_held_are_rows(spark: SparkSession, crashed: str) -> None
 
 
 def test_a_data_frame_keeps_its_instant(spark: SparkSession, tmp_path: Path) -> None:
-    """Spark plans it once, when it is first used. Where a version from then is not kept any more,
-    the read fails and says which."""
+    """Spark plans it once, when it is first used. Where a version is gone the read fails."""
     register(spark)
     uri = f"embedded://{tmp_path}/store?sync=off"
     with connect(uri) as engine:
@@ -292,8 +291,7 @@ def list_ids(spark: SparkSession, where: dict[str, str]) -> list[str]:
 
 
 def test_threads_write_after_registering(spark: SparkSession, where: dict[str, str]) -> None:
-    """Spark looks for the format in the session that is active in the thread, and at first none is;
-    reading needs nothing."""
+    """Spark looks for the format in the thread's active session, and at first none is."""
     other = spark.newSession()
     register(other)
     frames = {session: make_frame(session, name) for session, name in ((spark, "1"), (other, "2"))}

@@ -66,8 +66,7 @@ def assert_each_row_once(uri: str, rows: int) -> None:
 def test_workers_killed_in_the_middle_change_nothing(
     spark: SparkSession, uri: str, way: str
 ) -> None:
-    """A worker that the kernel kills dies inside a commit; its rows are half-way, its locks held.
-    The task runs again: it finds what was committed, finishes or undoes the rest, and goes on."""
+    """A killed worker's rows are half-way, its locks held. The task runs again, and goes on."""
     counts = Counts.of(spark)
 
     def mortal(rows: Iterable[int]) -> Iterator[int]:
@@ -99,8 +98,7 @@ def test_workers_killed_in_the_middle_change_nothing(
 
 
 def test_copies_of_a_task_at_the_same_time_change_nothing(spark: SparkSession, uri: str) -> None:
-    """A speculative copy runs beside the task itself, over the same rows in the same order. A
-    worker keeps one engine for all its tasks, and looks for garbage less often."""
+    """A copy runs beside the task itself. A worker keeps one engine for all its tasks."""
     counts = Counts.of(spark)
     task = make_task(uri, counts, batch=20)
 
@@ -123,8 +121,7 @@ def test_copies_of_a_task_at_the_same_time_change_nothing(spark: SparkSession, u
 
 @pytest.mark.parametrize("kind", ["arrow", "pandas"])
 def test_a_data_frame_is_committed_in_batches(spark: SparkSession, uri: str, kind: str) -> None:
-    """A job that runs again finds what it committed; and a day on which nothing happened has no
-    tasks, or tasks without batches, and a sum of none."""
+    """A job that runs again finds what it committed; and one of no rows has a sum of none."""
     first, again, none = (Counts.of(spark) for _ in range(3))
     for rows, counts in ((ROWS, first), (ROWS, again), (0, none)):
         frame = spark.range(rows).repartition(2)

@@ -1,5 +1,4 @@
-"""`df.write.format("txn")` and `writeStream`: rows become transactions, once, however often a job
-or a query begins again, with their conditions and rejects."""
+"""`df.write.format("txn")` and `writeStream`: rows become transactions, once, however often."""
 
 from __future__ import annotations
 
@@ -118,8 +117,7 @@ def test_assertions_come_with_rows(spark: SparkSession, uri: str) -> None:
 
 
 def test_tokens_outlive_the_job(spark: SparkSession, uri: str) -> None:
-    """A job that is started again after it died must not pay anybody twice. Without columns for a
-    token, the name of the job and what its rows are will do; rows that are equal are two."""
+    """A job that is started again after it died must not pay twice; rows that are equal are two."""
     rows = [(1, "a", "one"), (1, "a", "two"), (2, "b", "three")]
     frame = spark.createDataFrame(rows, "id long, v string, event string")
     ways = {"pay": (frame, {"once_by": "event", **BY_V}), "nightly": (frame.drop("event"), {})}
@@ -134,8 +132,7 @@ def test_tokens_outlive_the_job(spark: SparkSession, uri: str) -> None:
     "more", [{"on_reject": "count"}, {"rejects": "table:rejects", "group_by": "event"}]
 )
 def test_a_name_of_two_rows_is_wrong(spark: SparkSession, uri: str, more: dict[str, str]) -> None:
-    """The second row, or second part of a group that is split over partitions, counted as repeated,
-    and was lost. No kind of reject hides it."""
+    """The second row counted as repeated, and was lost. No kind of reject hides it."""
     rows = [(number, str(number), "e") for number in range(10)]
     frame = spark.createDataFrame(rows, "id long, v string, event string").repartition(2, "id")
     options = {"once_by": "event", "columns": "v=f:v", "family": "", **more}
@@ -177,8 +174,7 @@ def test_rejects_are_kept_with_reason_and_row(
 
 
 def test_a_rejected_row_stays_rejected(spark: SparkSession, uri: str) -> None:
-    """An attempt that rejected it may be lost, and the next one could write it: then it would be
-    both, in the store and among the rejects."""
+    """The next attempt could write it: then it would be in the store and among the rejects."""
     put(uri, "1", "mine")
     frame = spark.createDataFrame([(1, "theirs")], "id long, v string")
     options = {"if_absent": "v", "rejects": "table:rejects", "job_id": "nightly"}
@@ -293,24 +289,6 @@ def test_bad_rows_are_kept_and_the_others_written(spark: SparkSession, uri: str)
         write(frame.where("id in (2, 3)"), uri, **ORDERS, onReject="count")
 
 
-def test_times_of_day_and_intervals_are_read_as_written(spark: SparkSession, uri: str) -> None:
-    frame = spark.sql(
-        """select id, t, d, named_struct('t', array(t)) j,
-        cast(m as int) m from values
-        (1L, time '23:59:59.999999', interval '-1 02:03:04.5' day to second,
-            interval '1-2' year to month),
-        (2L, time '00:00:00', interval '106751991 04:00:54.775807' day to second, null)
-        as (id, t, d, m)"""
-    )
-    where = {"uri": uri, "table": "rows", "row": "t, d, id", "columns": "j=f:j, m=f:m, id=t/f:i"}
-    frame.write.format("txn").mode("append").options(**where, newTable="1").save()
-    where["columns"] = "j=f:j, m=f:m"
-    read = spark.read.format("txn").options(**where).schema(frame.schema).load()
-    assert read.exceptAll(frame).isEmpty() and frame.exceptAll(read).isEmpty()
-    with pytest.raises(Exception, match="an interval of months to int"):
-        write(spark.sql("select 1L id, interval '1' month m"), uri, columns="m=f:m", family="")
-
-
 def arguments(uri: str, folder: Path, **more: Any) -> dict[str, Any]:
     """Return those of a stream out of a folder's `source`."""
     options = {"uri": uri, "table": "rows", "row": "id as text", "family": "f", **more}
@@ -334,8 +312,7 @@ def assert_each_row_once(uri: str, rows: int) -> None:
 
 
 def test_a_query_writes_each_row_once(spark: SparkSession, uri: str, tmp_path: Path) -> None:
-    """Of a batch the driver had not noted its end: another run of the query writes it again. A sink
-    without tokens has it twice then."""
+    """The driver had not noted a batch's end: another run of the query writes it again."""
     given = arguments(uri, tmp_path, metrics=str(tmp_path / "metrics.jsonl"))
     for number in range(2):
         add_file(tmp_path / "source", f"{number}", range(number * 20, number * 20 + 20))

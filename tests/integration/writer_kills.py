@@ -1,5 +1,4 @@
-"""Writers of one embedded store that are killed in pairs: who holds the lock, and one that waits.
-After each pair everybody else must have written again within seconds."""
+"""Writers of an embedded store that are killed in pairs: who holds the lock, and one that waits."""
 
 from __future__ import annotations
 

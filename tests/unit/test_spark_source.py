@@ -134,8 +134,7 @@ WRONG: list[tuple[str, dict[str, str], str]] = [
 
 @pytest.mark.parametrize(("mode", "given", "words"), WRONG)
 def test_what_means_nothing_is_refused(mode: str, given: dict[str, str], words: str) -> None:
-    """`table` for `tables` would tell of all tables, and `hbase.table` beside `table` would be the
-    table that is not read, without a word."""
+    """`table` for `tables` would tell of all tables, without a word."""
     options, plan, _ = MODES[mode]
     with pytest.raises(InvalidRequestError, match=words):
         plan(make_source(**options, **given))
@@ -155,8 +154,7 @@ def test_what_means_nothing_is_refused(mode: str, given: dict[str, str], words: 
 def test_what_is_absent_is_named_while_a_job_is_planned(
     empty_store: tuple[str, Engine], mode: str, given: dict[str, str], words: str
 ) -> None:
-    """A task would fail four times before it is told; of a mistyped table there would be no rows,
-    and no locks. Nothing is left behind."""
+    """A task would fail four times before it is told. Nothing is left behind."""
     uri, engine = empty_store
     source = TxnDataSource({"uri": uri, **({} if mode == "locks" else MAPPED), **given})
     with pytest.raises(InvalidRequestError, match=words):
