@@ -1,5 +1,4 @@
-"""Regions that are moved, split and merged by the master, as its balancer does when it likes; and
-tables that are dropped."""
+"""Regions that are moved, split and merged by the master; and tables that are dropped."""
 
 from __future__ import annotations
 
@@ -129,8 +128,7 @@ def drop(store: NativeStore, table: bytes) -> None:
 
 
 def change(store: NativeStore, method: str, request: Any, response: Any) -> bool:
-    """Have the master do it, and wait for its end; False where the master would not. MaybeApplied
-    where it does not end."""
+    """Have the master do it, and wait for its end; False where the master would not."""
     master, clock = store._tables._master, SystemClock()
     due_ms = clock.monotonic_ms() + WITHIN_MS
     try:

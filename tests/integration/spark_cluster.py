@@ -73,8 +73,7 @@ class Application:
         _kill([one for each in executors for one in (each, *each.children(recursive=True))])
 
     def kill(self) -> None:
-        """Kill the whole application: the driver, its JVM, executors and Python workers, at once,
-        so that nobody can tell anybody anything any more."""
+        """Kill the driver, its JVM, executors and Python workers, at once."""
         _kill([psutil.Process(self._process.pid), *self._list_descendants()])
         self._process.wait(ENDS_WITHIN_S)
 
@@ -180,20 +179,20 @@ def main() -> None:
 
 
 def _start_hosts(folder: Path) -> str:
-    """Start a master and two workers in the JVM that the session will have as well, as a local
-    cluster does; return the URL of the master."""
+    """Start a master and two workers in the session's JVM; return the URL of the master."""
     os.environ["JAVA_HOME"] = str(find_java_home())
     os.environ["SPARK_LOCAL_IP"] = ADDRESSES[0]
     SparkContext._ensure_initialized(
         conf=SparkConf().set("spark.driver.extraJavaOptions", f'"-Djava.io.tmpdir={folder}"')
     )
     jvm: Any = SparkContext._jvm
+    gateway: Any = SparkContext._gateway
     conf = jvm.org.apache.spark.SparkConf()
     deploy = jvm.org.apache.spark.deploy
     none = jvm.scala.Option.empty()
     started = deploy.master.Master.startRpcEnvAndEndpoint(ADDRESSES[0], 0, 0, conf)
     url = f"spark://{ADDRESSES[0]}:{started._1().address().port()}"
-    urls = SparkContext._gateway.new_array(jvm.java.lang.String, 1)
+    urls = gateway.new_array(jvm.java.lang.String, 1)
     urls[0] = url
     for number, address in enumerate(ADDRESSES):
         place = jvm.scala.Option.apply(number)

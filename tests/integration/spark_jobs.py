@@ -17,7 +17,6 @@ from pyspark.sql.functions import udf
 from pyspark.sql.types import LongType
 
 from txn import Key, Mutation, Request, Some
-from txn.locks.spark import session_requests
 from txn.protocol.row import decode_row, is_row_key, parent_of
 from txn.protocol.statuses import Status
 from txn.spark import Counts, make_batch_writer, register
@@ -103,8 +102,7 @@ def write_stream(
     options: dict[str, Any],
     trouble: dict[str, Any] | None = None,
 ) -> dict[str, int]:
-    """Write the files of a folder that are there, one a micro batch; return what was counted. With
-    `atomic` a batch is of two tasks, all at once."""
+    """Write the files of a folder, one a micro batch; return what was counted."""
     register(spark)
     counts = Counts.of(spark)
     files = spark.readStream.schema("id long").option("maxFilesPerTrigger", 1).csv(source)
@@ -139,16 +137,6 @@ def _make_trouble(frame: DataFrame, trouble: dict[str, Any] | None) -> DataFrame
     # Without types, by which Spark would look for another kind of function.
     meet = udf(lambda row: given.meet(row), LongType())  # noqa: PLW0108
     return frame.withColumn("id", meet("id"))
-
-
-def run_statement(spark: SparkSession, *, sql: str) -> None:
-    """Run a statement to its end."""
-    spark.sql(sql).collect()
-
-
-def explain_locks(spark: SparkSession, *, sql: str) -> list[str]:
-    """Return what a statement would lock."""
-    return [str(request) for request in session_requests(spark, sql)]
 
 
 def absent_request(row: int) -> Request:

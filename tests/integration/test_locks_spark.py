@@ -1,5 +1,4 @@
-"""Spark jobs over Parquet tables under locks or a lease. A job is stopped in the middle by a gate,
-at which its first row waits."""
+"""Spark jobs over Parquet tables under locks or a lease, stopped in the middle by a gate."""
 
 from __future__ import annotations
 
@@ -16,8 +15,6 @@ from pyspark.sql import Row, SparkSession
 
 from tests.docs.blocks import ROOT, list_python
 from tests.integration.gate import Gate
-from tests.integration.metastore import metastore
-from tests.integration.spark_cluster import run_application
 from txn import Delete, Engine, Key
 from txn.leases import exclusive, open_leases
 from txn.leases.service import LeaseService
@@ -109,8 +106,7 @@ def test_under_locks_a_reader_sees_all_of_the_old_and_then_all_of_the_new(
 def test_a_job_whose_locks_are_lost_is_stopped(
     spark: SparkSession, table: str, gate: Gate, pool: ThreadPoolExecutor, engine: Engine
 ) -> None:
-    """It would go on to write over what the next holder is writing. Nobody opens the gate: the job
-    ends because it is cancelled."""
+    """Nobody opens the gate: the job ends because it is cancelled."""
     with open_stored(engine, lease_ms=LOST_MS) as manager:
         job = begun(pool, spark, lambda: locked_sql(spark, manager, READ.format(table=table)))
         gate.wait_until_reached()
@@ -232,40 +228,3 @@ def test_files_that_are_known_from_before_are_forgotten(
             assert spark.table("kept").count() == 0
     finally:
         spark.sql("DROP TABLE kept")
-
-
-EXPLAIN = "tests.integration.spark_jobs:explain_locks"
-MADE = [
-    "CREATE TABLE measured (v BIGINT) PARTITIONED BY (p INT) STORED AS PARQUET",
-    "INSERT INTO measured PARTITION (p=1) SELECT id FROM RANGE(3)",
-    "INSERT INTO measured PARTITION (p=2) VALUES (7)",
-    "CREATE TABLE days (v INT) PARTITIONED BY (d DATE, s STRING) STORED AS PARQUET",
-    "INSERT INTO days PARTITION (d=DATE'2020-01-02', s='a/b') VALUES (1)",
-    "CREATE VIEW both AS SELECT v FROM days JOIN measured USING (v) WHERE p = 2",
-]
-THEIRS = "SELECT `m`.`v` FROM `default`.`measured` `m`"
-
-
-@pytest.mark.long
-def test_locks_are_known_from_the_metastore(spark: SparkSession, tmp_path: Path) -> None:
-    """Partitions, types and views of Hive's own kind, made by another application or by Hive, whose
-    views say nothing of the session that made them: all names in them are whole."""
-    with metastore(spark, tmp_path) as shared:
-        with run_application(tmp_path / "writer", None, shared.settings) as writer:
-            for sql in MADE:
-                writer.run("tests.integration.spark_jobs:run_statement", sql=sql)
-        shared.create_view(spark, "theirs", {"v": "bigint"}, THEIRS)
-        with run_application(tmp_path / "reader", None, shared.settings) as reader:
-            assert reader.run(EXPLAIN, sql="SELECT * FROM both") == [
-                "S default/both",
-                "S default/days",
-                "S default/days/d=2020-01-02",
-                "S default/days/d=2020-01-02/s=a%2Fb",
-                "S default/measured",
-                "S default/measured/p=2",
-            ]
-            partitions = [f"S default/measured/p={number}" for number in (1, 2)]
-            expected = ["S default/measured", *partitions, "S default/theirs"]
-            assert reader.run(EXPLAIN, sql="SELECT * FROM theirs") == expected
-            dynamic = "INSERT OVERWRITE TABLE measured PARTITION (p) SELECT 1, 2"
-            assert reader.run(EXPLAIN, sql=dynamic) == ["X default/measured"]

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections import Counter
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -51,8 +50,7 @@ def mend(uri: str) -> None:
 
 @contextmanager
 def watching(uri: str) -> Iterator[list[int]]:
-    """Read all rows at one instant again and again while the block runs; yield how many there
-    were."""
+    """Read all rows at one instant again and again; yield how many there were."""
     seen: list[int] = []
     over = Event()
 
@@ -119,8 +117,7 @@ def test_a_false_assertion_of_one_row_refuses_the_frame(
 
 
 def test_a_job_of_one_name_happens_once_for_each_table(spark: SparkSession, tmp_path: Path) -> None:
-    """A scheduler runs it again, since it heard no answer; rows must be new, and are not. A frame
-    for another table is not taken for a repeat, and is not lost."""
+    """Rows must be new, and are not. A frame for another table is not taken for a repeat."""
     uri = make_store(tmp_path, "fenced")
     with connect(uri) as engine:
         engine.ensure_table("others", ["f"])
@@ -129,13 +126,3 @@ def test_a_job_of_one_name_happens_once_for_each_table(spark: SparkSession, tmp_
             write_range(spark, **arguments(uri, rows=5, **options))
         assert [sum(1 for _ in engine.scan(table)) for table in ("rows", "others")] == [5, 5]
     assert list_statuses(uri)[0] == [Status.COMPLETE] * 2
-
-
-def test_options_that_do_not_fit_are_refused(spark: SparkSession, tmp_path: Path) -> None:
-    """Rejects would make it part of a data frame."""
-    uri = make_store(tmp_path, "six-phase")
-    given: list[dict[str, Any]] = [{"on_reject": "count"}, {"row": "nobody"}]
-    for wrong in (*given, {"uri": "txn://127.0.0.1:1"}):
-        with pytest.raises(Exception, match="InvalidRequestError"):
-            write_range(spark, **arguments(**{"uri": uri, **wrong}))
-    assert list_statuses(uri) == ([], Counter())

@@ -48,7 +48,7 @@ def drop_ages(text: str) -> str:
     return re.sub(r', "(silent|oldest)_ms": \d+', "", text)
 
 
-def find_here(uri: str, **ages: int) -> list[tuple[str | None, ...]]:
+def find_here(uri: str, **ages: Any) -> list[tuple[str | None, ...]]:
     """What fsck finds in one process."""
     with open_store_of(uri, "txn") as context:
         found = check(context, grace_ms=0, scan=[TABLE.encode()], **ages)

@@ -1,5 +1,4 @@
-"""Whatever Spark does to executors, drivers and tasks, each row is committed once, and an atomic
-frame is there or not; on a real HBase too."""
+"""Whatever Spark does to its processes, each row is committed once; on a real HBase too."""
 
 from __future__ import annotations
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import gc
 import uuid
 from collections.abc import Iterator
 from dataclasses import replace
@@ -89,14 +88,6 @@ def commit_rows(uri: str, rows: Any, to_request: Any = absent_request, **options
     return commit_partition(uri, rows, to_request, **{"table": "rows", **options})
 
 
-def test_every_row_of_a_partition_is_committed_across_batches(uri: str) -> None:
-    """All are complete when it returns: the worker may be gone the moment after."""
-    summary = commit_rows(uri, range(25), batch=10, ack="decided")
-    assert summary == Summary(committed=25)
-    assert stored(uri, range(25)) == list(range(25))
-    assert statuses(uri) == {"5-COMPLETE": 25 + FILLED}
-
-
 def test_large_rows_are_committed_by_few(uri: str, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(partitions, "BATCH_BYTES", 1_000)
     ahead = []
@@ -121,8 +112,7 @@ def test_a_partition_that_runs_again_changes_nothing(uri: str) -> None:
 
 @pytest.mark.parametrize("given", [{}, {"once": lambda row: "x", "job": "rows"}])
 def test_a_token_of_two_rows_is_an_error(uri: str, given: dict[str, Any]) -> None:
-    """The second one counted as repeated, and was lost. A refusal that is counted must not hide
-    it."""
+    """The second one was lost. A refusal that is counted must not hide it."""
 
     def request(row: int) -> Request:
         return replace(absent_request(row), once=b"x")
@@ -225,13 +215,6 @@ def test_record_batches_and_frames_are_committed_row_by_row(uri: str) -> None:
     assert stored(uri, range(8)) == [1, 2, 3, 4, 5, 6]
 
 
-def test_outside_of_spark_the_collector_of_garbage_stays_as_it_is(uri: str) -> None:
-    """It is the whole process's, which here is the caller's own."""
-    before = gc.get_threshold(), gc.get_freeze_count()
-    commit_rows(uri, range(3))
-    assert (gc.get_threshold(), gc.get_freeze_count()) == before
-
-
 def balance(name: str) -> Key:
     return Key(name, "f", "balance")
 
@@ -288,17 +271,6 @@ def test_a_transfer_that_another_attempt_makes_meanwhile_is_repeated(uri: str) -
         assert sum(balances(uri)) == 100
 
 
-def test_a_row_that_writes_nothing_is_repeated_if_its_token_is_committed(uri: str) -> None:
-    @wraps(transfer)
-    def idle(block: OptimisticTransaction, row: dict[str, Any]) -> None:
-        if row["id"] == 1:
-            run_transfers(uri, [row])
-        block.get(balance("a"))
-
-    summary = run_transfers(uri, TRANSFERS[:2], function=idle)
-    assert (summary.committed, summary.repeated) == (1, 1)
-
-
 def test_conflicts_run_the_function_again_and_are_counted(uri: str) -> None:
     left = iter(range(3))
 
@@ -333,8 +305,7 @@ def test_a_row_that_fails_is_named_and_earlier_ones_stay(uri: str, threads: int)
 
 
 def test_a_group_of_rows_is_one_transaction(uri: str) -> None:
-    """The second part of one that was split counted as repeated: three of ten rows were written,
-    and all seemed well."""
+    """The second part of one that was split counted as repeated."""
     rows = [{**row, "order": row["id"] // 3} for row in TRANSFERS[:6]]
     assert run_transfers(uri, rows, **BY_ORDER) == Summary(committed=1, refused=1)
     assert balances(uri) == [20, 80]

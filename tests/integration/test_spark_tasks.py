@@ -14,12 +14,12 @@ from typing import Any
 
 import pytest
 from pyspark import TaskContext
-from pyspark.sql import Row, SparkSession
+from pyspark.sql import SparkSession
 
 from recovery import Kind, Repaired, check, repair
 from tests.integration.spark_jobs import absent_request, statuses, token
 from txn import Key, OptimisticTransaction, Policy, connect
-from txn.spark import Counts, Summary, bind_partition, commit_partition, register, run_partition
+from txn.spark import Counts, Summary, commit_partition, run_partition
 from txn.spark.partitions import open_worker
 
 ROWS = 200
@@ -66,8 +66,7 @@ def assert_each_row_once(uri: str, rows: int) -> None:
 def test_workers_killed_in_the_middle_change_nothing(
     spark: SparkSession, uri: str, way: str
 ) -> None:
-    """A worker that the kernel kills dies inside a commit; its rows are half-way, its locks held.
-    The task runs again: it finds what was committed, finishes or undoes the rest, and goes on."""
+    """A killed worker's rows are half-way, its locks held. The task runs again, and goes on."""
     counts = Counts.of(spark)
 
     def mortal(rows: Iterable[int]) -> Iterator[int]:
@@ -99,8 +98,7 @@ def test_workers_killed_in_the_middle_change_nothing(
 
 
 def test_copies_of_a_task_at_the_same_time_change_nothing(spark: SparkSession, uri: str) -> None:
-    """A speculative copy runs beside the task itself, over the same rows in the same order. A
-    worker keeps one engine for all its tasks, and looks for garbage less often."""
+    """A copy runs beside the task itself. A worker keeps one engine for all its tasks."""
     counts = Counts.of(spark)
     task = make_task(uri, counts, batch=20)
 
@@ -121,19 +119,9 @@ def test_copies_of_a_task_at_the_same_time_change_nothing(spark: SparkSession, u
         assert max(after) - min(before) == 1
 
 
-def test_the_error_of_a_job_names_the_request(spark: SparkSession, uri: str) -> None:
-    """It is all that whoever started the job gets to see. It is the last attempt's error, so with
-    `once` the rows that an earlier attempt committed are not taken for the failure."""
-    with connect(uri, table="rows") as engine:
-        engine.commit(absent_request(7).mutations)
-    with pytest.raises(Exception, match=r"PartitionError: request failed.*row=7"):
-        spark.sparkContext.parallelize(range(20), 2).foreachPartition(make_task(uri))
-
-
 @pytest.mark.parametrize("kind", ["arrow", "pandas"])
 def test_a_data_frame_is_committed_in_batches(spark: SparkSession, uri: str, kind: str) -> None:
-    """A job that runs again finds what it committed; and a day on which nothing happened has no
-    tasks, or tasks without batches, and a sum of none."""
+    """A job that runs again finds what it committed; and one of no rows has a sum of none."""
     first, again, none = (Counts.of(spark) for _ in range(3))
     for rows, counts in ((ROWS, first), (ROWS, again), (0, none)):
         frame = spark.range(rows).repartition(2)
@@ -155,32 +143,14 @@ def make_batch_task(uri: str, counts: Counts) -> Callable[[Iterable[Any]], Itera
     return run
 
 
-def test_blocks_run_and_pages_of_stages_have_counts(spark: SparkSession, uri: str) -> None:
+def test_pages_of_stages_have_counts(spark: SparkSession, uri: str) -> None:
     """Spark's own pages know nothing of accumulators in Python, of the data source neither."""
-
-    def run(block: OptimisticTransaction, row: Row) -> None:
-        key = Key(f"{row['id']:05}", "f", "value")
-        assert block.get(key) is None
-        block.put(key, str(row["id"]))
-
     counts = Counts.of(spark, "imports")
-    task = bind_partition(
-        run_partition, uri, run, once="id", job="rows", table="rows", counts=counts
-    )
-    frame = spark.range(100)
-    where = {"uri": uri, "table": "rows", "row": "id", "columns": "value=f:value as text"}
-    where |= {"counts": counts.name_accumulator(), "ifAbsent": "true", "onReject": "count"}
-    register(spark)
-    rows = frame.selectExpr("lpad(id + 99, 5, '0') id", "id value")
-    writer = rows.write.format("txn").options(**where).mode("append")
-    shown = [
-        list_accumulators(spark, lambda: frame.rdd.foreachPartition(task)),
-        list_accumulators(spark, lambda: frame.rdd.foreachPartition(task)),
-        list_accumulators(spark, writer.save),
-    ]
-    assert shown[:2] == [{"imports committed": "100"}, {"imports repeated": "100"}]
-    assert (shown[2]["imports committed"], shown[2]["imports refused"]) == ("199", "1")
-    assert counts.summary() == Summary(committed=199, repeated=100, refused=1)
+    numbers = spark.sparkContext.parallelize(range(100), 2)
+    run = partial(numbers.foreachPartition, make_task(uri, counts))
+    shown = [list_accumulators(spark, run) for _ in range(2)]
+    assert shown == [{"imports committed": "100"}, {"imports repeated": "100"}]
+    assert counts.summary() == Summary(committed=100, repeated=100)
 
 
 def list_accumulators(spark: SparkSession, job: Callable[[], None]) -> dict[str, str]:

@@ -1,10 +1,8 @@
-"""`df.write.format("txn")` and `writeStream`: rows become transactions, once, however often a job
-or a query begins again, with their conditions and rejects."""
+"""`df.write.format("txn")` and `writeStream`: rows become transactions, once, however often."""
 
 from __future__ import annotations
 
 import json
-import uuid
 from collections import Counter
 from collections.abc import Callable
 from functools import partial
@@ -16,7 +14,6 @@ from pyspark.sql import DataFrame, SparkSession
 
 from recovery import check
 from recovery.findings import Severity
-from tests.integration.hbase import HBase
 from tests.integration.spark_jobs import (
     add_file,
     list_statuses,
@@ -120,8 +117,7 @@ def test_assertions_come_with_rows(spark: SparkSession, uri: str) -> None:
 
 
 def test_tokens_outlive_the_job(spark: SparkSession, uri: str) -> None:
-    """A job that is started again after it died must not pay anybody twice. Without columns for a
-    token, the name of the job and what its rows are will do; rows that are equal are two."""
+    """A job that is started again after it died must not pay twice; rows that are equal are two."""
     rows = [(1, "a", "one"), (1, "a", "two"), (2, "b", "three")]
     frame = spark.createDataFrame(rows, "id long, v string, event string")
     ways = {"pay": (frame, {"once_by": "event", **BY_V}), "nightly": (frame.drop("event"), {})}
@@ -136,8 +132,7 @@ def test_tokens_outlive_the_job(spark: SparkSession, uri: str) -> None:
     "more", [{"on_reject": "count"}, {"rejects": "table:rejects", "group_by": "event"}]
 )
 def test_a_name_of_two_rows_is_wrong(spark: SparkSession, uri: str, more: dict[str, str]) -> None:
-    """The second row, or second part of a group that is split over partitions, counted as repeated,
-    and was lost. No kind of reject hides it."""
+    """The second row counted as repeated, and was lost. No kind of reject hides it."""
     rows = [(number, str(number), "e") for number in range(10)]
     frame = spark.createDataFrame(rows, "id long, v string, event string").repartition(2, "id")
     options = {"once_by": "event", "columns": "v=f:v", "family": "", **more}
@@ -179,8 +174,7 @@ def test_rejects_are_kept_with_reason_and_row(
 
 
 def test_a_rejected_row_stays_rejected(spark: SparkSession, uri: str) -> None:
-    """An attempt that rejected it may be lost, and the next one could write it: then it would be
-    both, in the store and among the rejects."""
+    """The next attempt could write it: then it would be in the store and among the rejects."""
     put(uri, "1", "mine")
     frame = spark.createDataFrame([(1, "theirs")], "id long, v string")
     options = {"if_absent": "v", "rejects": "table:rejects", "job_id": "nightly"}
@@ -221,9 +215,10 @@ def test_spans_of_tasks_are_under_the_driver_s(
     frame = spark.range(6).selectExpr("id", "string(id) v").repartition(2)
     with traced() as spans, spans.tracer.start_as_current_span("driver") as driver:
         write(frame, uri, **capture_trace())
-        task = partial(commit_partition, uri, to_request=patch_request, table="rows")
         counts = Counts.of(spark)
-        frame.foreachPartition(partial(task, counts=counts, trace=capture_trace()))
+        given: dict[str, Any] = {"to_request": patch_request, "table": "rows", "counts": counts}
+        task: Callable[..., Any] = partial(commit_partition, uri, **given)
+        frame.foreachPartition(partial(task, trace=capture_trace()))
     write(frame, uri)
     assert counts.summary() == Summary(committed=6)
     found = exported()
@@ -294,48 +289,6 @@ def test_bad_rows_are_kept_and_the_others_written(spark: SparkSession, uri: str)
         write(frame.where("id in (2, 3)"), uri, **ORDERS, onReject="count")
 
 
-def test_times_of_day_and_intervals_are_read_as_written(spark: SparkSession, uri: str) -> None:
-    frame = spark.sql(
-        """select id, t, d, named_struct('t', array(t)) j,
-        cast(m as int) m from values
-        (1L, time '23:59:59.999999', interval '-1 02:03:04.5' day to second,
-            interval '1-2' year to month),
-        (2L, time '00:00:00', interval '106751991 04:00:54.775807' day to second, null)
-        as (id, t, d, m)"""
-    )
-    where = {"uri": uri, "table": "rows", "row": "t, d, id", "columns": "j=f:j, m=f:m, id=t/f:i"}
-    frame.write.format("txn").mode("append").options(**where, newTable="1").save()
-    where["columns"] = "j=f:j, m=f:m"
-    read = spark.read.format("txn").options(**where).schema(frame.schema).load()
-    assert read.exceptAll(frame).isEmpty() and frame.exceptAll(read).isEmpty()
-    with pytest.raises(Exception, match="an interval of months to int"):
-        write(spark.sql("select 1L id, interval '1' month m"), uri, columns="m=f:m", family="")
-
-
-def test_tables_are_created_on_hbase_with_their_regions(spark: SparkSession, hbase: HBase) -> None:
-    register(spark)
-    name = uuid.uuid4().hex
-    given = {"uri": hbase.native, "transactions": f"txn-{name}"}
-    connect(hbase.native, transactions=given["transactions"]).close()
-    orders, entries = f"orders-{name}", f"by-{name}"
-    columns = f"state=d:state, id={entries}(customer, id)/i:order as text"
-    options = {**given, "table": orders, "columns": columns, "family": ""}
-    options |= {"newTable": "3", "splitKeys": "3,6", "versions": "1"}
-    frame = make_orders(spark, 30).selectExpr("customer", "id", "if(id = 9, '', state) state")
-    with connect(hbase.native, transactions=given["transactions"]) as engine:
-        engine.ensure_table(f"rejects-{name}", ["r"])
-        write(frame, **options, rejects=f"table:rejects-{name}")
-        assert [row.cells for row in engine.scan(f"rejects-{name}")]
-        assert engine.context.store.find_splits(orders.encode(), 9) == [b"3", b"6"]
-        families = engine.context.store.describe(orders.encode())
-        assert families is not None and families[b"d"].versions == 1
-        write(frame.selectExpr("customer", "id", "'paid' state"), **options, atomic="true")
-        found = {int(row.row): row for row in engine.scan(orders)}
-        assert sorted(found) == list(range(30))
-        assert {cell.value for row in found.values() for cell in row.cells.values()} == {b"paid"}
-        assert sum(1 for _ in engine.scan(entries)) == 30
-
-
 def arguments(uri: str, folder: Path, **more: Any) -> dict[str, Any]:
     """Return those of a stream out of a folder's `source`."""
     options = {"uri": uri, "table": "rows", "row": "id as text", "family": "f", **more}
@@ -359,8 +312,7 @@ def assert_each_row_once(uri: str, rows: int) -> None:
 
 
 def test_a_query_writes_each_row_once(spark: SparkSession, uri: str, tmp_path: Path) -> None:
-    """Of a batch the driver had not noted its end: another run of the query writes it again. A sink
-    without tokens has it twice then."""
+    """The driver had not noted a batch's end: another run of the query writes it again."""
     given = arguments(uri, tmp_path, metrics=str(tmp_path / "metrics.jsonl"))
     for number in range(2):
         add_file(tmp_path / "source", f"{number}", range(number * 20, number * 20 + 20))
@@ -387,15 +339,6 @@ def test_an_atomic_batch_happens_once(spark: SparkSession, uri: str, tmp_path: P
         found = list(engine.scan())
     timestamps = {cell.timestamp for row in found for cell in row.cells.values()}
     assert (len(found), len(timestamps)) == (40, 2)
-
-
-def test_a_sink_creates_its_tables(spark: SparkSession, uri: str, tmp_path: Path) -> None:
-    add_file(tmp_path / "source", "a", range(10))
-    columns = "v=f:v, id=by_v(v)/i:id as text"
-    write_stream(spark, **arguments(uri, tmp_path, family="", columns=columns, newTable="1"))
-    with connect(uri) as engine:
-        entries = {row.row: [c.value for c in row.cells.values()] for row in engine.scan("by_v")}
-    assert entries == {b"%d" % row: [b"%d" % row] for row in range(10)}
 
 
 def test_rejects_of_a_batch_are_kept_once(spark: SparkSession, uri: str, tmp_path: Path) -> None:
@@ -432,28 +375,5 @@ def test_a_batch_in_update_mode_happens_once(spark: SparkSession, uri: str, tmp_
         found = {row.row: [c.value for c in row.cells.values()] for row in engine.scan()}
     assert found == {b"%d" % row: [b"2"] for row in range(10)}
     assert statuses(uri)["5-COMPLETE"] == 20
-
-
-def test_named_rows_happen_once(spark: SparkSession, uri: str, tmp_path: Path) -> None:
-    register(spark)
-    frame = spark.createDataFrame([(1, "a"), (2, "b")], "id long, v string")
-    options = arguments(uri, tmp_path)["options"]
-    write = make_batch_writer({**options, "onceBy": "id"})
-    for number in range(2):
-        write(frame, number)
-    assert statuses(uri)["5-COMPLETE"] == 2
-    with pytest.raises(Exception, match=r"TokenReused.*token=b'rows/2'"):
-        write(frame.where("id = 2").selectExpr("id", "'other' v"), 2)
     with pytest.raises(InvalidRequestError, match="call this in foreachBatch"):
-        make_batch_writer(options)(frame, 0)
-
-
-def test_a_complete_stream_is_refused(spark: SparkSession, uri: str, tmp_path: Path) -> None:
-    register(spark)
-    add_file(tmp_path / "source", "a", range(3))
-    rows = spark.readStream.schema("id long").csv(f"{tmp_path}/source").groupBy("id").count()
-    writer = rows.writeStream.format("txn").options(**arguments(uri, tmp_path)["options"])
-    writer = writer.outputMode("complete").option("checkpointLocation", f"{tmp_path}/checkpoint")
-    with pytest.raises(Exception, match="use the output mode append"):
-        writer.trigger(availableNow=True).start().awaitTermination()
-    assert not statuses(uri)
+        make_batch_writer(options)(make_orders(spark, 1), 0)

@@ -1,5 +1,4 @@
-"""Writers of one embedded store that are killed in pairs: who holds the lock, and one that waits.
-After each pair everybody else must have written again within seconds."""
+"""Writers of an embedded store that are killed in pairs: who holds the lock, and one that waits."""
 
 from __future__ import annotations
 
@@ -115,7 +114,7 @@ def kill_pairs(path: str, pairs: int, rng: Random) -> Killed:
     store = LmdbStore(path, sync=False)
     for place in range(PROCESSES):
         keys = [column + b"%d" % place for column in (b"a ", b"b ", b"c ")]
-        found = store.read(lambda reader, keys=keys: {reader.get(key) for key in keys})
+        found = store.read(lambda reader: {reader.get(key) for key in keys})  # noqa: B023
         assert len(found) == 1, found
     store.close()
     return Killed(owners, longest_s)

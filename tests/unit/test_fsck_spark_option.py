@@ -13,8 +13,6 @@ from recovery.commands.fsck import check_on_executors, name_master
 from recovery.findings import Ages, Tally
 from txn.errors import InvalidRequestError
 
-pytestmark = pytest.mark.fast
-
 
 @pytest.mark.parametrize(
     ("given", "meant"),

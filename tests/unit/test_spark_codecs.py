@@ -14,8 +14,6 @@ from pyspark.sql import types as t
 from txn import InvalidRequestError
 from txn.spark.codecs import Codec, make_codec, name_codec
 
-pytestmark = pytest.mark.fast
-
 NOON = datetime(2024, 2, 29, 12, 30, 15, 123456, UTC)
 NESTED = t.StructType(
     [
@@ -36,26 +34,20 @@ CASES: list[tuple[str, t.DataType, Any, bytes]] = [
     ("int", t.IntegerType(), 258, b"\0\0\1\2"),
     ("int", t.LongType(), -1, b"\xff\xff\xff\xff"),
     ("long", t.LongType(), -(2**63), b"\x80" + bytes(7)),
-    ("long", t.IntegerType(), 258, bytes(6) + b"\1\2"),
     ("float", t.FloatType(), 1.5, b"\x3f\xc0\0\0"),
     ("double", t.DoubleType(), -2.0, b"\xc0" + bytes(7)),
     ("boolean", t.BooleanType(), True, b"\xff"),
-    ("boolean", t.BooleanType(), False, b"\0"),
     ("binary", t.BinaryType(), b"\0\xff", b"\0\xff"),
     ("text", t.IntegerType(), -7, b"-7"),
     ("text", t.DecimalType(10, 2), Decimal("-1.50"), b"-1.50"),
     ("text", t.DecimalType(38, 0), Decimal("1E+3"), b"1000"),
-    ("text", t.DoubleType(), 0.1, b"0.1"),
     ("text", t.FloatType(), pa.scalar(0.1, pa.float32()).as_py(), b"0.100000001"),
     ("iso", t.DateType(), date(2024, 2, 29), b"2024-02-29"),
     ("iso", t.TimestampType(), NOON, b"2024-02-29T12:30:15.123456Z"),
-    ("iso", t.TimestampNTZType(), NOON.replace(tzinfo=None), b"2024-02-29T12:30:15.123456"),
     ("iso", t.TimestampType(), datetime(1, 1, 1, tzinfo=UTC), b"0001-01-01T00:00:00Z"),
     ("iso", t.TimestampNTZType(), datetime.max, b"9999-12-31T23:59:59.999999"),
-    ("iso", t.DateType(), date.max, b"9999-12-31"),
     ("millis", t.TimestampType(), datetime(1970, 1, 1, 0, 0, 1, tzinfo=UTC), bytes(6) + b"\3\xe8"),
     ("iso", t.TimeType(), time(12, 30, 15, 250_000), b"12:30:15.250000"),
-    ("iso", t.TimeType(0), time(12, 30), b"12:30:00"),
     ("json", t.ArrayType(t.StringType()), ["a", None], b'["a",null]'),
     ("json", t.ArrayType(t.TimeType()), [time(1, 2, 3)], b'["01:02:03"]'),
 ]
@@ -95,7 +87,6 @@ def test_an_interval_is_its_microseconds(name: str, data: bytes) -> None:
     column = pa.array([-5, None, 2**63 - 1], codec.arrow)
     cells = codec.encode_array(column)
     assert cells[:2] == [data, None]
-    assert codec.encode_array(column[:1]) == [data]
     assert codec.decode_array(cells).equals(column)
 
 
@@ -118,20 +109,15 @@ def test_what_is_nested_is_json_both_ways() -> None:
     [
         ("utf-8", t.StringType(), b"\xff"),
         ("int", t.IntegerType(), b"\0\0\1"),
-        ("byte", t.ByteType(), b""),
         ("long", t.IntegerType(), b"\0\0\0\1\0\0\0\0"),
         ("boolean", t.BooleanType(), b"\0\0"),
         ("millis", t.TimestampType(), b"1"),
         ("text", t.IntegerType(), b"2147483648"),
-        ("text", t.LongType(), b" 1"),
         ("text", t.LongType(), b"1_000"),
         ("text", t.LongType(), "٣".encode()),
-        ("text", t.DoubleType(), b"1.5x"),
         ("text", t.DecimalType(4, 1), b"1.55"),
         ("text", t.DecimalType(4, 1), b"12345"),
-        ("iso", t.DateType(), b"29.2.2024"),
         ("iso", t.TimestampNTZType(), b"2024-02-29T12:30:15Z"),
-        ("json", t.ArrayType(t.LongType()), b"{}"),
         ("json", t.ArrayType(t.LongType()), b'["a"]'),
         ("json", t.ArrayType(t.LongType()), b"[1"),
         ("iso", t.TimeType(), b"12:00:00Z"),  # it is of no day, so it can have no offset
@@ -148,8 +134,6 @@ def test_bytes_that_are_no_value_are_refused(name: str, kind: t.DataType, data: 
         ("byte", t.LongType(), 128),
         ("int", t.LongType(), 2**31),
         ("float", t.FloatType(), 1e300),
-        ("utf-8", t.StringType(), 7),
-        ("binary", t.BinaryType(), "text"),
         ("boolean", t.BooleanType(), 1),
     ],
 )
@@ -217,40 +201,17 @@ def test_an_instant_outside_the_years_of_python_is_text_as_java_writes_it(
 KEPT = t.MapType(t.StringType(), t.TimestampType())
 
 
-def test_an_instant_is_counted_beyond_the_years_of_python() -> None:
-    west, east = timezone(timedelta(hours=-8)), timezone(timedelta(hours=9))
-    last, first = datetime.max.replace(tzinfo=west), datetime.min.replace(tzinfo=east)
-    codec, millis = (codec_of("iso", t.TimestampType()), codec_of("millis", t.TimestampType()))
-    assert codec.encode(last) == b"+10000-01-01T07:59:59.999999Z"
-    assert codec.encode(first) == b"0000-12-31T15:00:00Z"
-    for value in (last, first):
-        micros = (value - datetime(1970, 1, 1, tzinfo=UTC)) // timedelta(microseconds=1)
-        assert codec.decode_array([codec.encode(value)]).cast(pa.int64()).to_pylist() == [micros]
-        found = millis.decode_array(millis.encode_array(pa.array([micros], millis.arrow)))
-        assert found.cast(pa.int64()).to_pylist() == [micros // 1_000 * 1_000]
-
-
 @pytest.mark.parametrize(
     ("kind", "value", "text"),
     [
-        (t.FloatType(), 0.1, "0.1"),
-        (t.FloatType(), 16_777_216.0, "1.6777216E7"),
         (t.FloatType(), 3.4028234663852886e38, "3.4028235E38"),
         (t.FloatType(), 1.401298464324817e-45, "1.4E-45"),
-        (t.DoubleType(), 0.1, "0.1"),
-        (t.DoubleType(), -0.0, "-0.0"),
-        (t.DoubleType(), 100.0, "100.0"),
-        (t.DoubleType(), 0.001, "0.001"),
         (t.DoubleType(), 0.00099, "9.9E-4"),
         (t.DoubleType(), 9_999_999.5, "9999999.5"),
         (t.DoubleType(), 1e7, "1.0E7"),
         (t.DoubleType(), 5e-324, "4.9E-324"),
         (t.DoubleType(), 1.7976931348623157e308, "1.7976931348623157E308"),
-        (t.DoubleType(), float("-inf"), '"-Infinity"'),
-        (t.DoubleType(), float("nan"), '"NaN"'),
         (t.StringType(), 'a"\\\n\x1f/\u2028é', '"a\\"\\\\\\n\\u001F/\u2028é"'),
-        (t.BooleanType(), True, "true"),
-        (t.ShortType(), -7, "-7"),
     ],
 )
 def test_json_has_values_as_java_writes_them(kind: t.DataType, value: Any, text: str) -> None:
@@ -289,11 +250,6 @@ def test_a_codec_is_found_by_its_import_path() -> None:
         ("utf8", t.StringType(), "unknown codec"),
         ("int", t.StringType(), "not for this type"),
         ("no.such.module:name", t.StringType(), "cannot be imported.*No module named"),
-        (
-            "tests.unit.test_spark_codecs:missing",
-            t.StringType(),
-            "cannot be imported.*no attribute",
-        ),
         ("tests.unit.test_spark_codecs:NOON", t.StringType(), "has no encode"),
         ("json", t.MapType(t.LongType(), t.LongType()), "has no JSON"),
     ],

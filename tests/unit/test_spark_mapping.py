@@ -14,8 +14,6 @@ from txn.spark.codecs import arrow_schema
 from txn.spark.mapping import TableMapping
 from txn.spark.options import SourceOptions, match_name, split_names
 
-pytestmark = pytest.mark.fast
-
 SCHEMA = t.StructType(
     [
         t.StructField("v", t.StringType()),
@@ -40,7 +38,7 @@ def mapping_of(
     /,
     besides: tuple[str, ...] = (),
     is_written: bool = False,
-    **given: str,
+    **given: Any,
 ) -> TableMapping:
     options = {name.replace("_", "."): value for name, value in given.items()}
     return TableMapping.parse(SourceOptions(options), schema, besides, is_written=is_written)
@@ -64,14 +62,13 @@ def row_key(mapping: TableMapping, *values: Any) -> bytes:
     [
         ({"columns": "v=d:v, n=d:count as text"}, (), {"v": "v utf-8", "n": "count text"}),
         ({"columns": "v=t(id)/d:v, n=t/d:n"}, (), {"v": "v utf-8", "n": "n long"}),
-        ({"columns": "v=d:v, n=d:a/b:c"}, (), {"v": "v utf-8", "n": "a/b:c long"}),
         ({"family": "d"}, (), {"v": "v utf-8", "n": "n long"}),
         ({"family": "d"}, ("n",), {"v": "v utf-8"}),
         ({"columns": "v=d:v"}, ("n",), {"v": "v utf-8"}),
     ],
 )
 def test_columns_are_cells_by_name(
-    options: dict[str, str], besides: tuple[str, ...], cells: dict[str, str]
+    options: dict[str, Any], besides: tuple[str, ...], cells: dict[str, str]
 ) -> None:
     """Besides the mapping a writer has columns that say what to do with a row."""
     mapping = mapping_of(SCHEMA, besides, table="t", row="id", **options)
@@ -183,8 +180,6 @@ def test_a_catalog_may_join_a_row_key() -> None:
     [
         ({"rowkey": "other"}, "for each part of its rowkey"),
         ({"table": {"name": "t", "tableCoder": "Phoenix"}}, "a coder"),
-        ({"table": {}}, r"part='table.name'"),
-        ({"columns": []}, "part='columns'"),
         (
             {"columns": CATALOG["columns"] | {"v": {"cf": "d", "col": "v", "avro": "s"}}},
             "key='avro'",
@@ -210,18 +205,11 @@ def test_a_catalog_with_something_else_is_refused(change: dict[str, Any], words:
         ({"row": "id", "columns": "v=d:v, n=d:n", "family": "d"}, "exclude each other"),
         ({"row": "id", "columns": "v=d:v"}, r"not mapped columns=\['n'\]"),
         ({"row": "id", "columns": "v=d:v, n=d:n, x=d:x"}, r"not in the schema columns=\['x'\]"),
-        ({"row": "no", "columns": "v=d:v, n=d:n, id=d:i"}, "not in the schema"),
         ({"row": "id", "columns": "v=d:v, n=d:v"}, "a cell is there twice"),
-        ({"row": "id", "columns": "v=d:v, v=d:w, n=d:n"}, "a mapped column is there twice"),
         ({"row": "id", "columns": "v=d:v, id=d:i, n=d:n"}, "a mapped column is there twice"),
         ({"row": "id", "columns": "v=d:v_lock, n=d:n"}, "reserved"),
-        ({"row": "id", "columns": "v=d:v_tag, n=d:n"}, "reserved"),
-        ({"row": "id", "columns": "v=dv, n=d:n"}, "malformed option='columns'"),
-        ({"row": "id=d:v", "columns": "v=d:v, n=d:n"}, "malformed option='row'"),
         ({"row": "id", "columns": "v=d:v, n=d:n,"}, "malformed option='columns' part=''"),
         ({"row": "id", "columns": "v=d:v, n int=d:n"}, "one type in the schema"),
-        ({"row": "id", "columns": "v=d:v, n set=d:n"}, "unknown type"),
-        ({"row": "id", "columns": "v=d:v, n=d:n as shrt"}, "unknown codec"),
         ({"row": "id,n as long", "columns": "v=d:v"}, "made of text"),
         ({"row": "id,n", "columns": "v=d:v", "separator": ""}, "fixed width"),
         ({"catalog": "{"}, "no JSON"),
@@ -241,10 +229,9 @@ def test_what_is_said_wrongly_is_refused(given: dict[str, str], words: str) -> N
     [
         ({"columns": "v string=d:v"}, r"no type.*column='id'"),
         ({"family": "d"}, "option columns"),
-        ({"columns": OTHERS}, "only a writer"),
     ],
 )
-def test_a_mapping_without_types_needs_a_schema(given: dict[str, str], words: str) -> None:
+def test_a_mapping_without_types_needs_a_schema(given: dict[str, Any], words: str) -> None:
     """To guess that a number is text would read it wrongly without an error."""
     with pytest.raises(InvalidRequestError, match=words):
         mapping_of(table="t", row="id", **given)
@@ -297,10 +284,7 @@ def test_cells_of_other_rows_are_mapped_by_row() -> None:
         ("v=d:v, n=o(v, v)/i:n", "a column of a row key is there twice"),
         ("v=d:v, n=o(v)/i:n, id=o(v)/i:n", "a cell is there twice"),
         ("v=o/d:v, n=o/d:n", "needs a row key, and a column that is a cell"),
-        ("v=d:v, n=o()/i:n", "malformed"),
         ("v=d:v, n=o(v, )/i:n", "malformed option='columns' part=''"),
-        ("v=d:v, n=o(v as binary)/i:n", "codec is not for this type"),
-        ("v=d:v, n=o/i:n_lock", "reserved"),
     ],
 )
 def test_other_rows_that_make_no_sense_are_refused(columns: str, words: str) -> None:

@@ -28,8 +28,6 @@ from txn.spark.ranges import (
 )
 from txn.stores import open_store
 
-pytestmark = pytest.mark.fast
-
 WORDS = ["a", "a\0", "aa", "ab", "b", "ä", "\U0001f600", "zz", "\x7f"]
 NUMBERS = [0, 1, -1, 5, -5, 127, 128, -128, 2**31 - 1, -(2**31)]
 

@@ -26,11 +26,9 @@ from txn.spark import PartitionError
 from txn.spark.atomic import split_parts, split_rows
 from txn.spark.codecs import arrow_schema
 from txn.spark.options import SourceOptions
-from txn.spark.requests import Naming, SourceRows, parse_requests
-from txn.spark.tokens import digest_rows, find_token, make_token, name_scope
+from txn.spark.requests import SourceRows, parse_requests
+from txn.spark.tokens import digest_rows, find_token
 from txn.spark.writer import Rejects
-
-pytestmark = pytest.mark.fast
 
 SCHEMA = t.StructType([t.StructField("id", t.LongType()), t.StructField("v", t.StringType())])
 WITH_EXTRA = t.StructType([*SCHEMA.fields, t.StructField("extra", t.StringType())])
@@ -60,17 +58,6 @@ def test_tokens_do_not_depend_on_the_order_of_rows() -> None:
     assert set(tokens(rows[::-1])) == set(found)
 
 
-def test_tokens_depend_on_all_that_a_row_is() -> None:
-    """A row with another expected version is another transaction, though its cells are equal."""
-    rows = [{"id": 1, "v": "a", "extra": f"seen-{n}"} for n in range(2)]
-    must = '{{"exact": "v", "value": "{}"}}'
-    rows = [{**row, "extra": must.format(row["extra"])} for row in rows]
-    one, other = tokens(rows, WITH_EXTRA, assertions="extra")
-    assert one is not None
-    assert other is not None
-    assert one.rpartition(b"/")[2] != other.rpartition(b"/")[2]
-
-
 SPACED = t.StructType([*WITH_EXTRA.fields, t.StructField("a b", t.StringType())])
 
 
@@ -81,34 +68,12 @@ SPACED = t.StructType([*WITH_EXTRA.fields, t.StructField("a b", t.StringType())]
         ({"once_by": "v, extra", "job_id": "pay"}, rb"/pay/rows/a\/b/c"),
         ({"once_by": "extra, v", "job_id": "pay"}, rb"/pay/rows/c/a\/b"),
         ({"once_by": "extra", "table": "others", "job_id": "pay"}, b"/pay/others/c"),
-        ({"once_by": "`a b`"}, b"rows/x"),
         ({"once_by": "a b"}, b"rows/x"),
     ],
 )
 def test_a_token_names_job_table_and_values(options: dict[str, str], token: bytes) -> None:
     rows = [{"id": 1, "v": "a/b", "extra": "c", "a b": "x"}]
     assert tokens(rows, SPACED, columns="v=f:v, extra=f:e, `a b`=f:x", **options) == [token]
-
-
-def test_a_token_tells_the_job_the_table_and_the_values() -> None:
-    """Whatever slashes and backslashes are in them, two that differ are never one transaction."""
-    words = ["".join(some) for size in (1, 2) for some in product("a/\\", repeat=size)]
-    schema = t.StructType([t.StructField(name, t.StringType()) for name in ("a", "b")])
-    batch = pa.record_batch([*zip(*product(words, words), strict=True)], schema.names)
-    values = {
-        value
-        for columns in (["a", "b"], ["a"])
-        for value in Naming.parse("once_by", columns, schema).list_values(batch)
-    }
-    assert len(values) == len(words) + len(words) ** 2
-    jobs = [word.encode() for word in ["", *words]]
-    found = {
-        make_token(name_scope(job, table), value)
-        for job in jobs
-        for table in jobs[1:]
-        for value in values
-    }
-    assert len(found) == len(jobs) * len(words) * len(values)
 
 
 @pytest.mark.parametrize("size", [1, 2_000])
@@ -135,7 +100,6 @@ WITH_ENTRY = "v=f:v, id=by_v(v, id)/i:id as text"
         ({"v": None}, {}, "only nulls"),
         ({"v": None}, {"group_by": "id"}, "only nulls"),
         ({"v": None}, {"columns": WITH_ENTRY}, "must not be null or empty column='v'"),
-        ({"v": ""}, {}, "option empty=null column='v'"),
         ({"v": "x", "extra": "{"}, {"assertions": "extra"}, "not JSON column='extra'"),
         ({"v": "x" * 100_000, "extra": ""}, {"columns": "v=f:v, extra=f:e"}, "is empty"),
     ],
@@ -190,26 +154,6 @@ def test_only_the_files_of_attempts_that_count_get_names(tmp_path: Any) -> None:
     assert found == {"job-0.jsonl": ".job-0-b.rejects", ".other-0-c.rejects": ".other-0-c.rejects"}
     rejects.drop_files("other")
     assert [file.name for file in tmp_path.iterdir()] == ["job-0.jsonl"]
-
-
-def test_a_row_that_python_has_no_values_for_is_named() -> None:
-    """An error that fails while it is told hides the row, and what is wrong with it."""
-    columns_of = {
-        "id": t.LongType(),
-        "w": t.LongType(),
-        "d": t.DateType(),
-        "n": t.ArrayType(t.DateType()),
-    }
-    schema = t.StructType([t.StructField(*each) for each in columns_of.items()])
-    columns = "w=f:w as byte, d=f:d, n=f:n"
-    given = {"uri": "memory://x", "table": "rows", "row": "id as text", "columns": columns}
-    builder = parse_requests(SourceOptions(given), schema)
-    late = 2_932_897  # the first day of the year 10000
-    row = {"id": 7, "w": 300, "d": late, "n": [late]}
-    values = [pa.array([row[each.name]], each.type) for each in arrow_schema(schema)]
-    batch = pa.record_batch(values, schema.names)
-    with pytest.raises(PartitionError, match=r"column='w'.*\"id\": 7"):
-        list(builder.build_requests([batch], b"job/0"))
 
 
 def test_tokens_depend_on_what_is_written_where() -> None:
@@ -363,15 +307,6 @@ def test_rows_that_do_not_encode_are_rejected_one_by_one() -> None:
     assert len({each.token for each in kept}) == 4
 
 
-@pytest.mark.parametrize("key", ["v", r"rows/\ud800/f:v"])
-def test_a_text_that_is_no_utf_8_is_rejected(key: str) -> None:
-    document = '{"exact": "KEY", "value": "\\ud800"}'.replace("KEY", key)
-    rows: Rows = [{"id": 1, "v": "a", "extra": document}, {"id": 2, "v": "b", "extra": None}]
-    written, (kept,) = build_with_rejects(rows, WITH_EXTRA, assertions="extra")
-    assert [json.loads(each)["id"] for each in written] == [2]
-    assert re.search("surrogate.*column='extra'|column='v'.*surrogate", kept.why)
-
-
 def test_a_group_is_rejected_as_a_whole() -> None:
     rows: Rows = [
         {"id": n, "v": "" if n == 2 else "x", "extra": group}
@@ -397,41 +332,7 @@ def test_a_rejected_row_may_come_again_mended(once: str) -> None:
     assert kept.token not in tokens([{"id": 1, "v": "good"}], **{**options, "once": "true"})
 
 
-def test_an_empty_value_may_be_null() -> None:
-    row = {"id": 1, "v": "", "extra": "x"}
-    columns = "v=f:v, extra=f:extra"
-    (left,) = draft([row], WITH_EXTRA, empty="null", columns=columns)
-    assert [mutation.key.column for mutation in left.mutations] == [b"extra"]
-    (deleted,) = draft([row], WITH_EXTRA, empty="null", columns=columns, nulls="delete")
-    assert Delete(V) in deleted.mutations
-
-
-def test_conditions_and_tokens_name_columns_in_any_case() -> None:
-    row = {"id": 1, "v": "a", "extra": '{"exact": "V", "value": "b"}'}
-    options = {"assertions": "EXTRA", "once_by": "ID", "if_absent": "V"}
-    (request,) = draft([row], WITH_EXTRA, **options)
-    assert request.once == b"rows/1"
-    assert set(request.assertions) == {Not(Some(V)), Exact(V, "b")}
-    schema = t.StructType([*SCHEMA.fields, t.StructField("seen", t.LongType())])
-    (request,) = draft([{"id": 1, "v": "a", "seen": 5}], schema, if_version="`V`=SEEN")
-    assert request.assertions == (Version(V, 5),)
-
-
 ENTRY = Mutation(Key("a/1", "i", "id", "by_v"), "1")
-
-
-@pytest.mark.parametrize(
-    ("options", "assertions"),
-    [({"if_absent": "true"}, (Not(Some(V)),)), ({"if_version": "extra"}, (Version(V, 5),))],
-)
-def test_a_row_and_its_index_entry_are_one_request(
-    options: dict[str, str], assertions: tuple[Any, ...]
-) -> None:
-    schema = t.StructType([*SCHEMA.fields, t.StructField("extra", t.LongType())])
-    used = schema if "if_version" in options else SCHEMA
-    (request,) = draft([{"id": 1, "v": "a", "extra": 5}], used, columns=WITH_ENTRY, **options)
-    assert request.mutations == (Mutation(V, "a"), ENTRY)
-    assert request.assertions == assertions
 
 
 def test_parts_have_whole_rows_of_each_table() -> None:
@@ -475,7 +376,7 @@ def test_no_two_jobs_columns_values_and_tables_share_a_token() -> None:
     assert len(find_token({"id": "x" * 2_000}, "id", "bank")) <= MAX_TOKEN
 
 
-ROW = {
+ROW: dict[str, Any] = {
     "n": 7,
     "text": "a\ud800\n",
     "none": None,
@@ -488,10 +389,11 @@ ROW = {
     "many": [1, [2.5, True]],
     "map": {"a": 1, "b": 2},
 }
+HALF: list[Any] = [2.5, True]
 SAME: list[Any] = [
     dict(reversed(ROW.items())),
     Row(**ROW),
-    {**ROW, "n": 7.0, "raw": bytearray(b"\xff"), "many": (1, Row(2.5, True))},
+    {**ROW, "n": 7.0, "raw": bytearray(b"\xff"), "many": (1, Row(*HALF))},
     {**ROW, "n": np.float64(7), "many": np.array([1, [2.5, True]], dtype=object)},
     {**ROW, "n": np.int32(7), "at": pd.Timestamp(ROW["at"]), "took": pd.Timedelta(ROW["took"])},
     {**ROW, "text": np.str_(ROW["text"]), "map": {"b": 2, "a": 1}},
