@@ -181,7 +181,7 @@ A, B = Key("a", "d", "x"), Key("b", "d", "x")
         ("a", [], "mutations must be a list"),
         (7, [], "mutations must be a list"),
         ([Mutation(A, b"")], [], "empty"),
-        ([Delete("a")], [], "not a Key"),
+        ([Delete("a")], [], "not a Key"),  # type: ignore[arg-type]
         ([Delete(Key("a", "d", "x_tag"))], [], "reserved"),
     ],
 )
@@ -198,13 +198,13 @@ def test_a_key_needs_a_table_from_somewhere() -> None:
 @pytest.mark.parametrize("token", ["", "x" * (MAX_TOKEN + 1), 7])
 def test_bad_tokens_are_refused(token: object) -> None:
     with pytest.raises(InvalidRequestError, match="once must"):
-        bind_request([Delete(A)], once=token, table=b"t")  # type: ignore[arg-type]
+        bind_request([Delete(A)], once=token, table=b"t")
 
 
 def test_labels_are_text() -> None:
     assert bind_request([Delete(A)], labels={"job": "42"}, table=b"t").labels == {"job": "42"}
     with pytest.raises(InvalidRequestError, match="labels must be text"):
-        bind_request([Delete(A)], labels={"job": 42}, table=b"t")  # type: ignore[dict-item]
+        bind_request([Delete(A)], labels={"job": 42}, table=b"t")
     with pytest.raises(InvalidRequestError, match="UTF-8"):
         bind_request([Delete(A)], labels={"file": "\udcff"}, table=b"t")
 

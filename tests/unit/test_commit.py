@@ -46,7 +46,7 @@ from txn.protocol.recovery import roll_back
 from txn.protocol.row import FAMILY, column, read_rows, status_key
 from txn.protocol.statuses import Status
 from txn.protocol.transaction import load_transaction
-from txn.request import Committed, Outcome
+from txn.request import Committed, Outcome, Request
 from txn.stores.base import Answers
 from txn.testing.faulty import NO_FAULT, Call, Crash, Fault, FaultyStore, Reply, faultless
 
@@ -120,10 +120,12 @@ def test_transactions_of_a_batch_that_share_a_key_happen_in_order(world: World) 
 
 
 def test_a_batch_with_one_bad_request_writes_nothing(world: World) -> None:
-    good, bad = ([Mutation(X, b"1")], []), ([Mutation(Key("a", "d", "x_lock"), b"1")], [])
+    good = Request((Mutation(X, b"1"),))
+    bad = Request((Mutation(Key("a", "d", "x_lock"), b"1"),))
+    wrong: Any
     for wrong in (bad, [Mutation(X, b"1")], ([],)):
         with pytest.raises(InvalidRequestError, match="request=1"):
-            world.engine.commit_many([good, wrong])  # type: ignore[list-item]
+            world.engine.commit_many([good, wrong])
     assert world.rows() == []
 
 
@@ -146,10 +148,10 @@ def test_unknown_tables_and_families_are_named(world: World, key: Key, message: 
 def test_no_transaction_touches_the_transaction_table(world: World, name: str) -> None:
     families, key = world.store.describe(b"txn"), Key(name, FAMILY, "status", "txn")
     also = key._replace(table=b"default:txn")
-    asserts = ([Mutation(X, b"1")], [~(Some(X) | Some(key))])
-    for given in (([Mutation(key, b"1")], []), ([Delete(key)], []), asserts):
+    asserts = Request((Mutation(X, b"1"),), (~(Some(X) | Some(key)),))
+    for given in (Request((Mutation(key, b"1"),)), Request((Delete(key),)), asserts):
         with pytest.raises(InvalidRequestError, match=r"transaction table.*request=0"):
-            world.engine.commit_many([given])  # type: ignore[list-item]
+            world.engine.commit_many([given])
     for call in (
         lambda: world.engine.ensure_table("txn", ["d"]),
         lambda: world.engine.ensure_table("default:txn", ["d"]),
@@ -199,10 +201,8 @@ def test_an_answer_from_before_its_locks_aborts_a_transaction() -> None:
     world.put(X, b"0")
     row_key = stopped_at(world, Status.LOCKED)
     past = world.store.read([X, X.lock, X.tag])
-    assert past[X.lock] and past[X.lock].value == row_key
-    store = FaultyStore(
-        world.store
-    )  # answers the reads under locks from the past, as a gateway may
+    assert world.value(X.lock) == row_key
+    store = FaultyStore(world.store)  # answers reads under locks from the past
     check_and_read = store.check_and_read
 
     def answer_late(*args: Any, **given: Any) -> Answers:
@@ -410,7 +410,7 @@ def test_a_no_from_a_server_that_is_behind_is_asked_again(world: World) -> None:
 
     def plan(call: Call) -> Fault:
         for item in call.items:
-            if is_step(item, Status.LOCKED) and not behind:
+            if isinstance(item, Check) and is_step(item, Status.LOCKED) and not behind:
                 behind.append(item.key)
                 world.store.check_and_put([Check(item.key, b"0-WRITTEN", ((item.key, b"?"),))])
         if call.method == "read" and behind and call.items[0] == behind[0]:

@@ -107,7 +107,7 @@ def test_sightings_are_forgotten_when_there_are_too_many(monkeypatch: pytest.Mon
     world = World()
     first = stopped_at(world, Status.LOCKED, key=X)
     second = stopped_at(world, Status.LOCKED, key=Y)
-    resolver = world.engine._backend._resolver
+    resolver = world.engine._backend._resolver  # type: ignore[attr-defined]
     of_first, of_second = {first: {X.lock: Cell(first, 1)}}, {second: {Y.lock: Cell(second, 1)}}
     assert resolver.resolve(of_first) == set()
     assert resolver.resolve(of_second) == set()
@@ -121,11 +121,13 @@ async def write_later(t: OptimisticTransaction) -> None:
 
 
 async def list_later(t: OptimisticTransaction) -> AsyncIterator[None]:
-    yield t.put(X, "1")
+    t.put(X, "1")
+    yield
 
 
 def write_bit_by_bit(t: OptimisticTransaction) -> Iterator[None]:
-    yield t.put(X, "1")
+    t.put(X, "1")
+    yield
 
 
 class Later:

@@ -7,7 +7,6 @@ from collections.abc import Callable, Collection, Iterator, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
-from functools import partial
 from logging import ERROR
 from random import Random
 
@@ -36,8 +35,6 @@ from txn.protocol.statuses import Status
 from txn.protocol.transaction import PendingCommit
 from txn.request import Ack
 from txn.service.client import connect_server
-
-pytestmark = pytest.mark.fast
 
 PATIENCE_S = 60
 
@@ -205,10 +202,8 @@ def test_requests_that_validate_the_same_key_go_in_one_batch(world: World) -> No
 
 def test_both_acks_are_kept_in_a_line_of_both(world: World) -> None:
     with a_batch_under_way(world.engine) as (gate, _):
-        acks = [
-            world.engine.submit(put(f"r{i}"), ack=("complete", "decided")[i % 2])
-            for i in (0, 1, 2, 3)
-        ]  # type: ignore[call-overload]
+        kinds: list[Ack] = ["complete", "decided"] * 2
+        acks = [world.engine.submit(put(f"r{i}"), ack=ack) for i, ack in enumerate(kinds)]
         gate.go.set()
         first, _, third, _ = (each.result(PATIENCE_S) for each in acks)
         assert first.complete and third.complete  # and so may the others be, by now
@@ -384,7 +379,7 @@ def test_what_a_server_refuses_is_told_by_futures_alone(caplog: pytest.LogCaptur
             future = backend.submit(put("a"), "complete", None)
             assert isinstance(future.exception(PATIENCE_S), StoreError)
             if not number:
-                backend._group_commit._workers.submit_work = lambda work: False  # type: ignore[method-assign]
+                backend._group_commit._workers.submit_work = refuse  # type: ignore[method-assign,assignment]
         backend.close()
     assert not caplog.records
 
@@ -397,8 +392,10 @@ def test_what_is_behind_cancelled_futures_goes_on(
     """They take no lock, so they keep nobody in line: nothing would call the one behind them."""
     gate = Gate(world.engine)
     with ThreadPoolExecutor(1) as pool:
-        ask = partial(pool.submit, commit, world.engine) if leader == "thread" else None
-        first = (ask or world.engine.submit)(put("first"))
+        by_thread = leader == "thread"
+        request = put("first")
+        engine = world.engine
+        first = pool.submit(commit, engine, request) if by_thread else engine.submit(request)
         assert gate.came.acquire(timeout=PATIENCE_S)
         gone = [world.engine.submit(put("same")) for _ in range(cancelled)]
         last = world.engine.submit(put("same", "2"))
@@ -424,7 +421,7 @@ def test_a_place_is_done_with_when_the_last_of_its_items_is_dropped() -> None:
 
 def test_flush_waits_for_futures_and_close_for_all(world: World) -> None:
     stopped_at(world, Status.LOCKED, X)
-    futures = [world.engine.submit(each) for each in (([Mutation(X, b"2")], []), put("a"))]
+    futures = [world.engine.submit(each) for each in (Request((Mutation(X, b"2"),)), put("a"))]
     world.engine.flush()
     assert all(each.done() for each in futures)
     last = world.engine.submit(put("b"))

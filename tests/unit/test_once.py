@@ -302,7 +302,7 @@ def test_the_order_of_items_is_no_content() -> None:
     assert make_digest(Request((a,), answer=b"")) is None
 
 
-ANSWERS = [
+ANSWERS: list[object] = [
     *(None, True, 0, -1, 1.5, float("inf"), "ä", b"\0", [], {}, ()),
     [1, (2, ("x", b"y", [None])), {"a": (1,), (1, 2): 3, 4: 5}],
     "x" * (MAX_ANSWER - 3),
@@ -336,7 +336,12 @@ def make_knot() -> list[Any]:
 def test_an_answer_that_would_change_is_not_kept(answer: object) -> None:
     assert encode_answer(answer) == b""
     world = World()
-    world.engine.run(lambda t: (t.put(X, "1"), answer)[1], once="t")
+
+    def work(t: OptimisticTransaction) -> object:
+        t.put(X, "1")
+        return answer
+
+    world.engine.run(work, once="t")
     with pytest.raises(Repeated, match="without an answer") as caught:
         world.engine.run(lambda t: answer, once="t")
     first = world.engine.find_once("t")
@@ -420,7 +425,7 @@ def test_a_block_with_a_token_finds_out_what_became_of_it(
     assert found is not None and (found.value, len(calls) > 1) == (b"0", not applied)
     lose_decision(world, applied=applied, down_ms=down_ms)
     with pytest.raises(CommitOutcomeUnknown):
-        world.engine.run(lambda t: (t.put(Y, "1"), t.put(Z, "1")))  # it may have happened
+        world.engine.run(put_both)  # it may have happened
 
 
 @pytest.mark.parametrize(
@@ -446,8 +451,18 @@ def test_an_outcome_that_remains_unknown_is_told(
     assert isinstance(caught.value.__context__, ValueError) is (runs == 2)
 
 
+def put_both(t: OptimisticTransaction) -> None:
+    t.put(Y, "1")
+    t.put(Z, "1")
+
+
 def fail(t: OptimisticTransaction) -> None:
     raise ValueError("sold out")
+
+
+def require(t: OptimisticTransaction) -> None:
+    t.require(Exact(X, "7"))
+    t.put(Y, "1")
 
 
 ENDS: dict[str, Callable[[OptimisticTransaction], object]] = {
@@ -456,7 +471,7 @@ ENDS: dict[str, Callable[[OptimisticTransaction], object]] = {
     "writes nothing": lambda t: "sold out",
     "reads and writes nothing": lambda t: t.get(X),
     "fails": fail,
-    "requires": lambda t: (t.require(Exact(X, "7")), t.put(Y, "1")),
+    "requires": require,
     "requires only": lambda t: t.require(Exact(X, "7")),
 }
 

@@ -36,7 +36,6 @@ from txn.protocol.transaction import Transaction
 from txn.stores import open_store
 from txn.testing.counting import CountingStore
 
-pytestmark = pytest.mark.fast
 # Two columns of one row share its lock in the fenced protocol; the second family has its own.
 KEYS = [
     *(Key("x", "d", column, TABLE) for column in ("a", "b")),

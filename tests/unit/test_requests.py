@@ -9,7 +9,7 @@ import pytest
 from tests.bench.measuring import Protocol
 from tests.bench.rounds import EITHER, OTHER, SAME, Placement, count_rounds
 from tests.unit.worlds import TAKEN
-from txn import Engine, Exact, Key, Mutation
+from txn import Engine, Exact, Key, Mutation, Request
 from txn.clock import ManualClock
 from txn.model import Check, Family
 from txn.protocol.statuses import Status
@@ -67,7 +67,7 @@ def test_a_batch_makes_seven_calls(
     engine: Engine, counting: CountingStore, transactions: int, keys_of_each: int
 ) -> None:
     requests = [
-        ([Mutation(key(m * keys_of_each + k), b"1") for k in range(keys_of_each)], [])
+        Request(tuple(Mutation(key(m * keys_of_each + k), b"1") for k in range(keys_of_each)))
         for m in range(transactions)
     ]
     engine.commit_many(requests)

@@ -185,7 +185,7 @@ def test_a_no_to_what_was_sent_twice_is_no_proof(fault: Fault) -> None:
 
 def test_it_is_not_asked_for_after_the_deadline() -> None:
     world = OneRow()
-    world.faults.plan = lambda call: world.clock.advance(600) or Fault()
+    always(world, lambda call: world.clock.advance(600), Fault())
     with pytest.raises(DeadlineError):
         world.engine.commit([Mutation(X, b"1")], deadline_ms=500)
     assert world.value(X) is None

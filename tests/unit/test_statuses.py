@@ -42,8 +42,6 @@ from txn.spans import Span
 from txn.stores import open_store
 from txn.testing.faulty import Call
 
-pytestmark = pytest.mark.fast
-
 
 def test_every_status_leads_to_an_end() -> None:
     for status in Status:
@@ -133,7 +131,7 @@ def test_a_transaction_without_a_plan_has_not_decided() -> None:
         _ = Transaction(b"row", Request(())).decided
 
 
-REQUESTS = [([Mutation(X, b"1")], []), ([Mutation(Y, b"1")], [])]
+REQUESTS = [Request((Mutation(key, b"1"),)) for key in (X, Y)]
 
 
 def spoil(world: World, row_key: bytes) -> None:

@@ -26,12 +26,11 @@ from txn import (
     Mutation,
     OptimisticTransaction,
     Outcome,
+    Request,
     Some,
     connect_async,
 )
 from txn.protocol.statuses import ProtocolName
-
-pytestmark = pytest.mark.fast
 
 PATIENCE_S = 60
 
@@ -70,7 +69,7 @@ async def test_a_task_s_block_is_asynchronous(db: AsyncEngine, world: World) -> 
 
     for wrong in (write, lambda t: 5):
         with pytest.raises(InvalidRequestError, match="block must be async"):
-            await db.run(wrong)  # type: ignore[arg-type, return-value]
+            await db.run(wrong)  # type: ignore[arg-type]
     assert world.value(X) is None
 
 
@@ -167,7 +166,7 @@ async def test_a_deadline_counts_from_the_call(db: AsyncEngine, world: World) ->
     async with AsyncEngine(db.engine, threads=1) as narrow:
         blocked = asyncio.create_task(narrow._threads.call(go.wait, PATIENCE_S))
         read = asyncio.create_task(narrow.read([X], deadline_ms=50))
-        request = ([Mutation(X, b"1")], [])
+        request = Request((Mutation(X, b"1"),))
         commits = asyncio.create_task(narrow.commit_many([request] * 2, deadline_ms=[50, None]))
         refused = asyncio.create_task(narrow.read([X], deadline_ms="soon"))  # type: ignore[arg-type]
         await asyncio.sleep(0.01)

@@ -53,9 +53,6 @@ from txn.stores import open_store
 from txn.stores.base import Store
 from txn.testing.faulty import Call, Fault, Reply
 
-pytestmark = pytest.mark.fast
-
-
 OTHER = b"transaction.1700000000000." + b"1" * 32
 
 
@@ -169,7 +166,10 @@ def test_from_whichever_call_a_store_is_down_all_ends_in_time_and_is_denied(
         world.faults.features |= {"remote_calls"}
         first, began_ms = world.faults.calls + last, world.clock.monotonic_ms()
 
-        always(world, lambda call, first=first: call.number > first, fault)
+        def is_down(call: Call, first: int = first) -> bool:
+            return call.number > first
+
+        always(world, is_down, fault)
         try:
             call(world.engine)
         except (NotApplied, DeadlineError):
@@ -225,8 +225,12 @@ KEY = Key("a", "d", "x", "t")
 def silent_gateway() -> Iterator[Store]:
     """A store whose gateway takes calls, and answers none of them meanwhile."""
     over = threading.Event()
+
+    def hang(number: int, name: str) -> None:
+        over.wait()
+
     with fake_gateway() as gateway:
-        gateway.before = lambda number, name: over.wait() and None
+        gateway.before = hang
         store = open_store(f"{gateway.uri}?timeout_ms=60000")
         try:
             yield store
