@@ -108,6 +108,7 @@ def test_binding_keeps_the_tree(tree: Assertion) -> None:
         (Exact(Key("a", "d", "x_lock"), b"1"), "reserved"),
         (Exact(A, b""), "empty"),
         (Version(A, 0), "version must be"),
+        (Version(A, 1 << 63), "version must be"),
         (Version(A, "1"), "version must be"),  # type: ignore[arg-type]
     ],
 )
@@ -124,18 +125,7 @@ def test_bottomless_trees_are_refused() -> None:
         bind(tree, partial(bind_key, table=None))
 
 
-EVERY = [
-    Exact(A, "1"),
-    Some(A),
-    GreaterThan(A, "1"),
-    Version(A, 1),
-    ~Some(A),
-    Some(A) & Some(B),
-    Some(A) | Some(B),
-]
-
-
-@pytest.mark.parametrize("assertion", EVERY, ids=lambda each: type(each).__name__)
+@pytest.mark.parametrize("assertion", [Version(A, 1), ~Some(A), Some(A) & Some(B)])
 def test_who_joins_with_words_is_told_what_to_write(assertion: Assertion) -> None:
     """`Exact(..) and Some(..)` was the second one alone, and committed what the first forbids."""
     with pytest.raises(TypeError, match=r"&, \| and ~"):
@@ -172,14 +162,10 @@ A, B = Key("a", "d", "x"), Key("b", "d", "x")
         ([], [], "needs a mutation or an assertion"),
         ([Mutation(A, b"1"), Delete(A)], [], "mutated twice"),
         ([A], [], "not a Mutation or Delete"),
-        ([Some(A)], [], "not a Mutation or Delete"),
-        ([], [Mutation(A, b"1")], "not an assertion"),
         ([], [True], "not an assertion"),
         (Mutation(A, b"1"), [], "mutations must be a list"),
         ([Delete(A)], Some(A), "assertions must be a list"),
-        (A, [], "mutations must be a list"),
         ("a", [], "mutations must be a list"),
-        (7, [], "mutations must be a list"),
         ([Mutation(A, b"")], [], "empty"),
         ([Delete("a")], [], "not a Key"),  # type: ignore[arg-type]
         ([Delete(Key("a", "d", "x_tag"))], [], "reserved"),
@@ -214,9 +200,3 @@ def test_the_marker_is_asserted_first_and_put_with_the_rest() -> None:
     request = add_marker(Request((Delete(A),), (Some(A),)), marker, b"row")
     assert request.assertions == (Not(Some(marker)), Some(A))
     assert request.mutations == (Delete(A), Mutation(marker, b"row"))
-
-
-@pytest.mark.parametrize("timestamp", [0, -1, 1 << 63, 1 << 70, "5", 1.5])
-def test_a_version_is_a_timestamp_that_a_cell_can_have(timestamp: object) -> None:
-    with pytest.raises(InvalidRequestError, match="version must be a timestamp"):
-        bind_request([], [Version(Key("r", "f", "q", "t"), timestamp)])  # type: ignore[arg-type]

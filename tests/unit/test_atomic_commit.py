@@ -7,7 +7,6 @@ from collections.abc import Callable, Sequence
 from contextlib import nullcontext, suppress
 from pathlib import Path
 from random import Random
-from types import SimpleNamespace
 from typing import Any
 
 import lmdb
@@ -304,14 +303,6 @@ def opened(path: str, query: str = "?sync=off", clock: Clock | None = None) -> E
 def values(engine: Engine) -> list[bytes | None]:
     cells = engine.context.store.read([X, Y, X.lock, Y.lock])
     return [cell.value if cell else None for cell in cells.values()]
-
-
-def test_a_full_disk_is_called_so(path: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    error = lmdb_module.lmdb.Error("mdb_txn_commit: Input/output error")
-    assert lmdb_module.find_reason("/", error) == str(error)
-    full = SimpleNamespace(f_bavail=1, f_frsize=4_096)
-    monkeypatch.setattr(lmdb_module.os, "statvfs", lambda path: full)
-    assert lmdb_module.find_reason("/", error).startswith("the disk is full, 4,096 bytes are free")
 
 
 def watch_disk(monkeypatch: pytest.MonkeyPatch, act: Callable[[Callable[[], None]], None]) -> None:

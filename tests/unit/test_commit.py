@@ -39,13 +39,9 @@ from txn.errors import (
 from txn.events import Helped, Phase
 from txn.host.owner import name_owner
 from txn.model import Cell, Check, Delete, Edit, Family, Key, Mutation
-from txn.protocol.clocks import FUTURE_MS
-from txn.protocol.codec import Plan, encode_plan
 from txn.protocol.commit import WRITTEN_WITHIN_MS
-from txn.protocol.recovery import roll_back
-from txn.protocol.row import FAMILY, column, read_rows, status_key
+from txn.protocol.row import FAMILY, status_key
 from txn.protocol.statuses import Status
-from txn.protocol.transaction import load_transaction
 from txn.request import Committed, Outcome, Request
 from txn.stores.base import Answers
 from txn.testing.faulty import NO_FAULT, Call, Crash, Fault, FaultyStore, Reply, faultless
@@ -96,15 +92,6 @@ def test_the_commit_lies_above_everything_that_was_there(world: World) -> None:
     third = world.engine.commit([Mutation(X, b"3")])
     assert first.timestamp < second.timestamp < third.timestamp
     assert world.value(X) == b"3"
-
-
-def test_a_cell_from_the_future_is_refused(world: World) -> None:
-    """Following it would drag every later commit into the future as well, for ever."""
-    world.store.write([Edit(X, b"1", world.clock.wall_ms() + FUTURE_MS + 5_000)])
-    with pytest.raises(AbortedError, match=r"lies in the future.*key=.*'x'") as caught:
-        world.engine.commit([Mutation(X, b"2")])
-    assert type(caught.value) is AbortedError
-    assert world.statuses() == [Status.ABORTED]
 
 
 def test_transactions_of_a_batch_that_share_a_key_happen_in_order(world: World) -> None:
@@ -177,25 +164,6 @@ def test_a_failed_assertion_is_no_repeat(world: World) -> None:
     assert not world.engine.commit([Mutation(X, b"1")], [Some(Y)], once="job/7").repeated
 
 
-def test_an_abort_between_the_read_and_its_step_makes_the_step_fail(world: World) -> None:
-    """What was read under the locks is true while they are held, which the step proves."""
-    world.engine.commit([Mutation(X, b"0")])
-    world.faults.reads_early = lambda: True
-    aborted: list[bytes] = []
-
-    def abort_and_overtake() -> None:
-        aborted.append(world.holder(X))
-        context = world.client(seed=3).context
-        row = read_rows(context, aborted)[aborted[0]]
-        roll_back(context, [load_transaction(context, row)], lambda _: "impatience")
-        world.client(seed=4).commit([Mutation(X, b"1")])
-
-    before(world, steps_to(Status.LOCKED), abort_and_overtake)
-    world.engine.commit([Mutation(X, b"2")], [Exact(X, b"1")])
-    assert world.value(X) == b"2"
-    assert world.engine.outcome(aborted[0]) is Outcome.ABORTED
-
-
 def test_an_answer_from_before_its_locks_aborts_a_transaction() -> None:
     world = World(replace(POLICY, attempts=1))
     world.put(X, b"0")
@@ -244,14 +212,6 @@ def test_a_decided_holder_is_finished_by_whoever_waits(world: World, status: Sta
     assert world.engine.outcome(holder) is Outcome.COMMITTED
     (helped,) = [event for event in world.events if isinstance(event, Helped)]
     assert (helped, helped.owner) == (Helped(holder, "rolled forward"), name_owner())
-
-
-def test_a_decided_row_that_does_not_decode_keeps_its_locks(world: World) -> None:
-    holder = stopped_at(world, Status.ASSERTED)
-    world.store.write([Edit(column(b"txn", holder, b"plan"), b"junk", world.clock.wall_ms())])
-    with pytest.raises(DeadlineError, match=holder.decode()):
-        world.client(seed=2).commit([Mutation(X, b"3")])
-    assert world.holder(X) == holder
 
 
 @pytest.mark.parametrize("early", [False, True])
@@ -420,28 +380,3 @@ def test_a_no_from_a_server_that_is_behind_is_asked_again(world: World) -> None:
     world.faults.plan = plan
     assert world.engine.commit([Mutation(X, b"1")]).complete
     assert behind
-
-
-def test_a_holder_that_decides_while_it_is_aborted_stays_committed(world: World) -> None:
-    holder = stopped_at(world, Status.LOCKED)
-    status = status_key(b"txn", holder)
-    t = load_transaction(world.engine.context, read_rows(world.engine.context, [holder])[holder])
-    decided: list[bytes] = []
-
-    def decide() -> None:
-        t.plan = Plan(world.clock.wall_ms() + 1, (0,))
-        puts = (
-            (column(b"txn", holder, b"plan"), encode_plan(t.plan)),
-            (status, Status.ASSERTED.value),
-        )
-        assert world.store.check_and_put([Check(status, b"1-LOCKED", puts)]) == [True]
-        decided.append(holder)
-
-    def aborts(call: Call) -> bool:
-        steps = [item for item in call.items if is_step(item, Status.ABORTING)]
-        return any(isinstance(item, Check) and item.key == status for item in steps)
-
-    before(world, aborts, decide)
-    world.client(world.faults, seed=2).commit([Mutation(X, b"3")], [Exact(X, b"2")])
-    assert decided
-    assert world.engine.outcome(holder) is Outcome.COMMITTED

@@ -15,11 +15,9 @@ from txn.assertions import Some
 from txn.client.block import OptimisticTransaction
 from txn.client.connect import connect
 from txn.client.engine import Engine
-from txn.client.tasks import AsyncEngine
 from txn.errors import AssertionFailedError, InvalidRequestError, NotApplied
-from txn.model import Cell, Edit, Key, Mutation
+from txn.model import Cell, Key, Mutation
 from txn.policy import Policy
-from txn.protocol.row import column
 from txn.protocol.statuses import Status
 from txn.request import Outcome, Request
 from txn.service.client import connect_server
@@ -37,14 +35,6 @@ def test_outcomes() -> None:
     assert world.engine.outcome(decided.decode()) is Outcome.COMMITTED
     assert world.engine.outcome(aborted) is Outcome.ABORTED
     assert world.engine.outcome(aborted.replace(b".17", b".18")) is Outcome.UNKNOWN
-
-
-def test_an_absent_row_is_unknown_and_never_aborted() -> None:
-    world = World()
-    done = world.engine.commit([Mutation(X, b"1")])
-    now = world.clock.wall_ms() + 1
-    world.store.write([Edit(column(b"txn", done.transaction, b"status"), None, now)])
-    assert world.engine.outcome(done.transaction) is Outcome.UNKNOWN
 
 
 def test_too_many_unfinished_are_waited_for() -> None:
@@ -161,11 +151,3 @@ def test_connecting_without_a_server_ends_by_the_deadline(scheme: str) -> None:
     with pytest.raises(NotApplied, match=r"127\.0\.0\.1:1"):
         connect(f"{scheme}://127.0.0.1:1", policy=policy)
     assert time.monotonic() - began < 5
-
-
-def test_an_engine_shows_what_it_is_and_no_secret() -> None:
-    with connect("memory://shown", table="t", protocol="fenced") as engine:
-        facts = "memory://shown table=b't' transactions=b'txn' protocol='fenced'"
-        assert repr(engine) == f"<Engine {facts}>"
-        assert repr(AsyncEngine(engine)) == f"<AsyncEngine {facts}>"
-    assert repr(World().engine).startswith("<Engine of a store table=b'data'")

@@ -12,19 +12,16 @@ from random import Random
 
 import pytest
 
-from tests.unit.worlds import POLICY, TABLE, World, X, Y, Z, record_calls, stopped_at
+from tests.unit.worlds import POLICY, TABLE, World, X, Y, Z, stopped_at
 from txn import (
-    AssertionFailedError,
     Committed,
     DeadlineError,
-    Delete,
     Engine,
     Key,
     Mutation,
     Policy,
     Request,
     Some,
-    Version,
 )
 from txn.client.group_commit import GroupCommit, Item
 from txn.client.local import LocalBackend
@@ -347,31 +344,6 @@ def test_a_key_in_demand_that_is_held_is_left_before_anything_is_written() -> No
     assert rows[0] == 2, "the holder's, and that of the other"
 
 
-def test_what_was_overtaken_in_line_fails_without_a_call(
-    world: World, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    contention = backend_of(world.engine)._contention
-    large, gone = key("large"), key("gone")
-    every = [X, Y, large, gone]
-    done = world.engine.commit([Mutation(k, b"1") for k in every])
-    contention.note_hot([Z.lock])
-    world.engine.commit(
-        [Mutation(X, b"2"), Mutation(Y, b"2"), Mutation(large, b"2" * 101), Delete(gone)]
-    )
-    assert contention._written.keys() == {X, Y}
-    calls = record_calls(world)
-    with pytest.raises(AssertionFailedError) as failed:
-        world.engine.commit([Mutation(Z, b"1")], [Version(X, done.timestamp)])
-    assert not calls and failed.value.seen[X] == world.cell(X)
-    with pytest.raises(AssertionFailedError):
-        world.engine.commit([Mutation(Z, b"1")], [Version(X, done.timestamp)], once="token")
-    assert calls, "it may be its own first commit that came between"
-    monkeypatch.setattr("txn.protocol.locks.REMEMBERED", 1)
-    contention.note_hot([Z.lock])
-    world.engine.commit([Mutation(Z, b"1")])
-    assert contention._written.keys() == {Z}
-
-
 def test_what_a_server_refuses_is_told_by_futures_alone(caplog: pytest.LogCaptureFixture) -> None:
     backend = connect_server("txn://127.0.0.1:1")  # where nobody listens
     with caplog.at_level(ERROR, "txn"):
@@ -463,29 +435,6 @@ def test_flush_leads_futures_for_which_there_is_no_thread(monkeypatch: pytest.Mo
     monkeypatch.setattr(group_commit._workers, "submit_work", refuse)
     engine.flush()
     assert future.result(0).complete
-
-
-class Killed(BaseException):
-    """What comes from outside, as KeyboardInterrupt does."""
-
-
-def test_who_is_killed_as_it_leads_futures_of_others_leaves_the_line_to_the_next(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    engine = World().engine
-    group_commit = backend_of(engine)._group_commit
-    run = group_commit._run
-
-    def kill(batch: Sequence[PendingCommit]) -> None:
-        group_commit._run = run
-        raise Killed
-
-    group_commit._run = kill
-    monkeypatch.setattr(group_commit._workers, "submit_work", refuse)
-    with pytest.raises(Killed):
-        engine.submit(put("a"))
-    assert not group_commit._queue and not group_commit._in_progress
-    assert engine.submit(put("a")).result(PATIENCE_S).complete
 
 
 def test_a_watch_may_commit(world: World) -> None:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 from collections.abc import Callable, Iterator
 from itertools import count
 from typing import Any
@@ -13,7 +12,6 @@ from recovery import Kind, LeftAlone, NothingToDo, Repaired, Result, check, purg
 from tests.unit.worlds import DOWN, LOST, World, X, Y, Z, always, before, steps_to
 from txn import (
     AssertionFailedError,
-    AsyncEngine,
     CommitOutcomeUnknown,
     Committed,
     CorruptRowError,
@@ -106,21 +104,6 @@ def test_what_makes_no_sense_is_refused(world: World, given: dict[str, Any], mes
 @pytest.mark.parametrize("promise", [b"", b"0", b"-1", b"x", b"1 2", b"9" * 17, "٣".encode()])
 def test_a_promise_that_does_not_decode_is_none(promise: bytes) -> None:
     assert decode_marker(ROW_KEY + b" " + promise) == Marker(ROW_KEY)
-
-
-PROMISED = Request(tuple(PUT), once=b"job/7", once_retention_ms=5)
-WAYS: dict[str, Callable[[Engine], object]] = {
-    "commit": lambda e: e.commit(PUT, once="job/7", once_retention_ms=5),
-    "commit_many": lambda e: e.commit_many([PROMISED]),
-    "run": lambda e: e.run(lambda t: t.put(X, "1"), once="job/7", once_retention_ms=5),
-}
-
-
-@pytest.mark.parametrize("way", WAYS)
-def test_the_promise_is_kept_with_the_marker(world: World, way: str) -> None:
-    WAYS[way](world.engine)
-    assert len(world.rows()) == 1
-    assert decode_marker(world.value(MARKER) or b"").retention_ms == 5
 
 
 @pytest.mark.parametrize("first_ms", [None, 5])
@@ -376,26 +359,6 @@ def test_a_repeated_block_returns_the_first_answer(engine: Engine) -> None:
     first = engine.find_once(b"r")
     assert first is not None and first.answer == ("taken", 0)
     assert first.repeated and engine.outcome(first.transaction) is Outcome.COMMITTED
-
-
-def test_tasks_get_the_first_answer_too(engine: Engine) -> None:
-    async def work() -> None:
-        db = AsyncEngine(engine)
-
-        async def add(t: Any) -> int:
-            return int(await t.increment(Y))
-
-        assert [await db.run(add, once="i") for _ in range(2)] == [1, 1]
-        first = await db.find_once("i")
-        assert first is not None and first.answer == 1
-        async with db.transaction(once="i") as t:
-            assert t.result == first
-        assert t.result == first
-        await db.commit(PUT, once="c", once_content="1")
-        with pytest.raises(TokenReusedError):
-            await db.commit(PUT, once="c", once_content="2")
-
-    asyncio.run(work())
 
 
 def lose_decision(world: World, *, applied: bool, down_ms: int) -> None:

@@ -4,13 +4,12 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Callable, Collection, Sequence
-from contextlib import suppress
 from itertools import count
 from typing import Any
 
 import pytest
 
-from tests.unit.worlds import TABLE, World, X, Y, Z, before, is_step
+from tests.unit.worlds import TABLE, World, X, Y, Z, is_step
 from txn import (
     AbortedError,
     Committed,
@@ -510,33 +509,6 @@ def test_a_read_that_takes_too_long_is_past_the_deadline(protocol: ProtocolName)
     with pytest.raises(DeadlineError, match="before the decision"):
         commit_beside(world, lambda: world.clock.advance(60_000))
     assert world.value(Y) is None
-
-
-def test_who_is_late_behind_a_dead_holder_is_not_decided() -> None:
-    world = World(ONE_ATTEMPT)
-    holder = die_holding(world, X)
-    engine = world.client(world.faults, seed=9)
-
-    late = lambda: world.clock.advance(world.policy.deadline_ms)  # noqa: E731
-    looks = lambda call: call.method == "read" and any(k.row == holder for k in call.items)  # noqa: E731
-    before(world, looks, late, times=9)
-    one, two = engine.commit_many([(PUT_Y, [Not(Some(X))]), (PUT_Z, [])], validate=True)
-    assert isinstance(one, ConflictError)
-    assert isinstance(two, DeadlineError)
-    assert world.value(Z) is None
-
-
-@both_protocols
-@pytest.mark.parametrize("validate", [False, True])
-def test_who_tries_once_ends_a_holder_that_died(protocol: ProtocolName, validate: bool) -> None:
-    world = World(ONE_ATTEMPT, protocol)
-    die_holding(world, X)
-    engine = world.client(seed=9)
-    for _ in range(3):
-        with suppress(ConflictError):
-            engine.commit(PUT_Y, [Not(Some(X))], validate=validate)
-        world.clock.advance(world.policy.lock_ttl_ms)
-    assert world.value(Y) == b"1"
 
 
 @both_protocols

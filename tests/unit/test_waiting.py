@@ -129,18 +129,6 @@ def test_keys_in_demand_are_asked_for_first_and_alone() -> None:
     assert asked == [Y.lock]
 
 
-def test_who_leaves_releases_what_it_may_hold_and_no_more() -> None:
-    """A refused lock is somebody else's; under contention each needless request delays them."""
-    world = World(replace(POLICY, attempts=1))
-    stopped_at(world, Status.LOCKED, key=Y)
-    seen = record_calls(world)
-    with pytest.raises(ConflictError):
-        world.engine.commit([Mutation(X, b"3"), Mutation(Y, b"3")])
-    checks = [item for call in seen for item in call.items if isinstance(item, Check)]
-    assert [each.key for each in checks if each.puts == ((each.key, b""),)] == [X.lock]
-    assert world.holder(X) == b""
-
-
 READS: dict[str, Callable[[Engine], object]] = {
     "read": lambda e: e.read([X, Y], deadline_ms=500),
     "scan": lambda e: list(e.scan(deadline_ms=500)),
@@ -198,24 +186,6 @@ def test_a_decision_that_may_have_been_sent_is_looked_for_after_its_deadline(
     before(world, decides, go_down, Fault(reply=Reply.MAYBE_APPLIED))
     assert world.engine.commit([Mutation(key, b"2") for key in keys], deadline_ms=500)
     assert [world.value(key) for key in keys] == [b"2"] * len(keys)
-
-
-@pytest.mark.parametrize("failing", ["describe", "read", "check_and_put"])
-@pytest.mark.parametrize("protocol", get_args(ProtocolName))
-def test_a_failing_store_is_asked_no_longer_than_the_commit_has_time(
-    protocol: ProtocolName, failing: str
-) -> None:
-    world = World(replace(POLICY, store_patience_ms=15_000, deadline_ms=30_000), protocol)
-    always(world, lambda call: call.method == failing, DOWN)
-    for budget_ms in (1_000, 0):
-        began_ms = world.clock.monotonic_ms()
-        with pytest.raises((NotApplied, DeadlineError)):
-            world.engine.commit([Mutation(X, b"1"), Mutation(Y, b"1")], deadline_ms=budget_ms)
-        assert world.clock.monotonic_ms() - began_ms <= 2 * budget_ms + 2
-    began_ms = world.clock.monotonic_ms()
-    with pytest.raises(NotApplied):
-        world.engine.commit([Mutation(X, b"1"), Mutation(Y, b"1")])
-    assert 14_000 <= world.clock.monotonic_ms() - began_ms <= 16_000
 
 
 KEY = Key("a", "d", "x", "t")
