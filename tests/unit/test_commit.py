@@ -39,8 +39,9 @@ from txn.errors import (
 from txn.events import Helped, Phase
 from txn.host.owner import name_owner
 from txn.model import Cell, Check, Delete, Edit, Family, Key, Mutation
+from txn.protocol.codec import Plan, encode_plan
 from txn.protocol.commit import WRITTEN_WITHIN_MS
-from txn.protocol.row import FAMILY, status_key
+from txn.protocol.row import FAMILY, column, status_key
 from txn.protocol.statuses import Status
 from txn.request import Committed, Outcome, Request
 from txn.stores.base import Answers
@@ -380,3 +381,17 @@ def test_a_no_from_a_server_that_is_behind_is_asked_again(world: World) -> None:
     world.faults.plan = plan
     assert world.engine.commit([Mutation(X, b"1")]).complete
     assert behind
+
+
+def test_a_holder_that_decides_while_it_is_aborted_stays_committed(world: World) -> None:
+    holder = stopped_at(world, Status.LOCKED)
+    status, plan = status_key(b"txn", holder), encode_plan(Plan(world.clock.wall_ms() + 1, (0,)))
+    puts = ((column(b"txn", holder, b"plan"), plan), (status, Status.ASSERTED.value))
+
+    def aborts(call: Call) -> bool:
+        return any(isinstance(item, Check) and item.key == status for item in call.items)
+
+    decision = Check(status, b"1-LOCKED", puts)
+    before(world, aborts, lambda: world.store.check_and_put([decision]))
+    world.client(world.faults, seed=2).commit([Mutation(X, b"3")], [Exact(X, b"2")])
+    assert world.engine.outcome(holder) is Outcome.COMMITTED

@@ -437,6 +437,25 @@ def test_flush_leads_futures_for_which_there_is_no_thread(monkeypatch: pytest.Mo
     assert future.result(0).complete
 
 
+def test_who_is_killed_as_it_leads_futures_of_others_leaves_the_line_to_the_next(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    engine = World().engine
+    group_commit = backend_of(engine)._group_commit
+    run = group_commit._run
+
+    def kill(batch: Sequence[PendingCommit]) -> None:
+        group_commit._run = run
+        raise KeyboardInterrupt
+
+    group_commit._run = kill
+    monkeypatch.setattr(group_commit._workers, "submit_work", refuse)
+    with pytest.raises(KeyboardInterrupt):
+        engine.submit(put("a"))
+    assert not group_commit._queue and not group_commit._in_progress
+    assert engine.submit(put("a")).result(PATIENCE_S).complete
+
+
 def test_a_watch_may_commit(world: World) -> None:
     told: list[Event] = []
 

@@ -115,6 +115,16 @@ def test_who_waits_for_a_key_in_demand_has_written_nothing_and_goes_in_at_last()
     assert seen == []
 
 
+def test_what_is_remembered_of_keys_has_a_bound(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("txn.protocol.locks.REMEMBERED", 1)
+    world = World()
+    contention = world.engine._backend._contention  # type: ignore[attr-defined]
+    contention.note_hot([X.lock, Y.lock])
+    for key in (X, Y):
+        world.engine.commit([Mutation(key, b"1")])
+    assert contention._written.keys() == {Y} and contention._since_ms.keys() <= {Y.lock}
+
+
 def test_keys_in_demand_are_asked_for_first_and_alone() -> None:
     """Whoever loses the race for one has then kept nobody from its other keys."""
     world = World()
