@@ -315,17 +315,6 @@ def test_a_row_that_vanished_during_the_decision_is_unknown_unless_it_is_new(
     assert {row.status for row in world.rows()} == {Status.ABORTED if is_new else None}
 
 
-def abort_before(world: World, step: Status, before_it: Status, end: Status, times: int) -> None:
-    """Let others abort the world's transactions, so many times, just before a step of theirs."""
-
-    def abort() -> None:
-        status = status_key(b"txn", world.holder(X))
-        aborted = [Check(status, before_it.value, ((status, end.value),))]
-        assert world.store.check_and_put(aborted) == [True]
-
-    before(world, steps_to(step), abort, times=times)
-
-
 @pytest.mark.parametrize(
     ("step", "before_it", "end"),
     [
@@ -336,7 +325,12 @@ def abort_before(world: World, step: Status, before_it: Status, end: Status, tim
 def test_attempts_that_others_abort_are_bounded_and_their_locks_released(
     world: World, step: Status, before_it: Status, end: Status
 ) -> None:
-    abort_before(world, step, before_it, end, times=99)
+    def abort() -> None:
+        status = status_key(b"txn", world.holder(X))
+        aborted = [Check(status, before_it.value, ((status, end.value),))]
+        assert world.store.check_and_put(aborted) == [True]
+
+    before(world, steps_to(step), abort, times=99)
     with pytest.raises(ConflictError, match=f"before {step}"):
         world.engine.commit([Mutation(X, b"1")])
     assert world.statuses() == [Status.ABORTED] * POLICY.attempts

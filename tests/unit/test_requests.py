@@ -68,13 +68,6 @@ def test_a_batch_makes_seven_calls(
     ]
 
 
-def test_a_large_transaction_asks_for_its_locks_and_cells_in_portions(
-    engine: Engine, counting: CountingStore
-) -> None:
-    engine.commit([Mutation(key(k), b"1") for k in range(501)])
-    assert counting.calls == {**CALLS, "check_and_put": 6, "check_and_read": 2, "atomically": 1}
-
-
 COUNT = 5
 
 
