@@ -43,7 +43,6 @@ ONLY_IN_MEMORY = {
     "test_a_read_whose_looks_lie_far_apart_begins_again",
     "test_a_living_job_may_be_silent_for_its_lock_ttl",
     "test_a_read_under_locks_leaves_no_outcome_open",
-    "test_an_absent_row_is_unknown_and_never_aborted",
     "test_every_phase_is_in_the_row_with_its_time",
     "test_finished_rows_expire_by_the_time_of_their_last_status",
     "test_what_has_ended_is_not_ended_again",

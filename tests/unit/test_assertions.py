@@ -8,7 +8,7 @@ from operator import and_, or_
 from typing import Any
 
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from txn.assertions import (
@@ -84,12 +84,9 @@ trees = st.recursive(
 
 
 @given(trees, trees)
-def test_de_morgan(a: Assertion, b: Assertion) -> None:
-    assert holds(~(a & b), CELLS) is holds(~a | ~b, CELLS)
-
-
-@given(trees)
-def test_binding_keeps_the_tree(tree: Assertion) -> None:
+@settings(max_examples=50)
+def test_trees_follow_de_morgan_and_are_kept_by_binding(tree: Assertion, other: Assertion) -> None:
+    assert holds(~(tree & other), CELLS) is holds(~tree | ~other, CELLS)
     moved = bind(tree, lambda key: key._replace(table=b"other"))
     assert {key.table for key in list_keys(moved)} == {b"other"}
     assert bind(moved, lambda key: key._replace(table=b"t")) == tree
@@ -108,6 +105,7 @@ def test_binding_keeps_the_tree(tree: Assertion) -> None:
         (Exact(Key("a", "d", "x_lock"), b"1"), "reserved"),
         (Exact(A, b""), "empty"),
         (Version(A, 0), "version must be"),
+        (Version(A, 1 << 63), "version must be"),
         (Version(A, "1"), "version must be"),  # type: ignore[arg-type]
     ],
 )
@@ -124,18 +122,7 @@ def test_bottomless_trees_are_refused() -> None:
         bind(tree, partial(bind_key, table=None))
 
 
-EVERY = [
-    Exact(A, "1"),
-    Some(A),
-    GreaterThan(A, "1"),
-    Version(A, 1),
-    ~Some(A),
-    Some(A) & Some(B),
-    Some(A) | Some(B),
-]
-
-
-@pytest.mark.parametrize("assertion", EVERY, ids=lambda each: type(each).__name__)
+@pytest.mark.parametrize("assertion", [Version(A, 1), ~Some(A), Some(A) & Some(B)])
 def test_who_joins_with_words_is_told_what_to_write(assertion: Assertion) -> None:
     """`Exact(..) and Some(..)` was the second one alone, and committed what the first forbids."""
     with pytest.raises(TypeError, match=r"&, \| and ~"):
@@ -172,16 +159,12 @@ A, B = Key("a", "d", "x"), Key("b", "d", "x")
         ([], [], "needs a mutation or an assertion"),
         ([Mutation(A, b"1"), Delete(A)], [], "mutated twice"),
         ([A], [], "not a Mutation or Delete"),
-        ([Some(A)], [], "not a Mutation or Delete"),
-        ([], [Mutation(A, b"1")], "not an assertion"),
         ([], [True], "not an assertion"),
         (Mutation(A, b"1"), [], "mutations must be a list"),
         ([Delete(A)], Some(A), "assertions must be a list"),
-        (A, [], "mutations must be a list"),
         ("a", [], "mutations must be a list"),
-        (7, [], "mutations must be a list"),
         ([Mutation(A, b"")], [], "empty"),
-        ([Delete("a")], [], "not a Key"),
+        ([Delete("a")], [], "not a Key"),  # type: ignore[arg-type]
         ([Delete(Key("a", "d", "x_tag"))], [], "reserved"),
     ],
 )
@@ -198,13 +181,13 @@ def test_a_key_needs_a_table_from_somewhere() -> None:
 @pytest.mark.parametrize("token", ["", "x" * (MAX_TOKEN + 1), 7])
 def test_bad_tokens_are_refused(token: object) -> None:
     with pytest.raises(InvalidRequestError, match="once must"):
-        bind_request([Delete(A)], once=token, table=b"t")  # type: ignore[arg-type]
+        bind_request([Delete(A)], once=token, table=b"t")
 
 
 def test_labels_are_text() -> None:
     assert bind_request([Delete(A)], labels={"job": "42"}, table=b"t").labels == {"job": "42"}
     with pytest.raises(InvalidRequestError, match="labels must be text"):
-        bind_request([Delete(A)], labels={"job": 42}, table=b"t")  # type: ignore[dict-item]
+        bind_request([Delete(A)], labels={"job": 42}, table=b"t")
     with pytest.raises(InvalidRequestError, match="UTF-8"):
         bind_request([Delete(A)], labels={"file": "\udcff"}, table=b"t")
 
@@ -214,9 +197,3 @@ def test_the_marker_is_asserted_first_and_put_with_the_rest() -> None:
     request = add_marker(Request((Delete(A),), (Some(A),)), marker, b"row")
     assert request.assertions == (Not(Some(marker)), Some(A))
     assert request.mutations == (Delete(A), Mutation(marker, b"row"))
-
-
-@pytest.mark.parametrize("timestamp", [0, -1, 1 << 63, 1 << 70, "5", 1.5])
-def test_a_version_is_a_timestamp_that_a_cell_can_have(timestamp: object) -> None:
-    with pytest.raises(InvalidRequestError, match="version must be a timestamp"):
-        bind_request([], [Version(Key("r", "f", "q", "t"), timestamp)])  # type: ignore[arg-type]

@@ -39,14 +39,11 @@ from txn.errors import (
 from txn.events import Helped, Phase
 from txn.host.owner import name_owner
 from txn.model import Cell, Check, Delete, Edit, Family, Key, Mutation
-from txn.protocol.clocks import FUTURE_MS
 from txn.protocol.codec import Plan, encode_plan
 from txn.protocol.commit import WRITTEN_WITHIN_MS
-from txn.protocol.recovery import roll_back
-from txn.protocol.row import FAMILY, column, read_rows, status_key
+from txn.protocol.row import FAMILY, column, status_key
 from txn.protocol.statuses import Status
-from txn.protocol.transaction import load_transaction
-from txn.request import Committed, Outcome
+from txn.request import Committed, Outcome, Request
 from txn.stores.base import Answers
 from txn.testing.faulty import NO_FAULT, Call, Crash, Fault, FaultyStore, Reply, faultless
 
@@ -98,15 +95,6 @@ def test_the_commit_lies_above_everything_that_was_there(world: World) -> None:
     assert world.value(X) == b"3"
 
 
-def test_a_cell_from_the_future_is_refused(world: World) -> None:
-    """Following it would drag every later commit into the future as well, for ever."""
-    world.store.write([Edit(X, b"1", world.clock.wall_ms() + FUTURE_MS + 5_000)])
-    with pytest.raises(AbortedError, match=r"lies in the future.*key=.*'x'") as caught:
-        world.engine.commit([Mutation(X, b"2")])
-    assert type(caught.value) is AbortedError
-    assert world.statuses() == [Status.ABORTED]
-
-
 def test_transactions_of_a_batch_that_share_a_key_happen_in_order(world: World) -> None:
     results = world.engine.commit_many(
         [
@@ -120,10 +108,12 @@ def test_transactions_of_a_batch_that_share_a_key_happen_in_order(world: World) 
 
 
 def test_a_batch_with_one_bad_request_writes_nothing(world: World) -> None:
-    good, bad = ([Mutation(X, b"1")], []), ([Mutation(Key("a", "d", "x_lock"), b"1")], [])
+    good = Request((Mutation(X, b"1"),))
+    bad = Request((Mutation(Key("a", "d", "x_lock"), b"1"),))
+    wrong: Any
     for wrong in (bad, [Mutation(X, b"1")], ([],)):
         with pytest.raises(InvalidRequestError, match="request=1"):
-            world.engine.commit_many([good, wrong])  # type: ignore[list-item]
+            world.engine.commit_many([good, wrong])
     assert world.rows() == []
 
 
@@ -146,10 +136,10 @@ def test_unknown_tables_and_families_are_named(world: World, key: Key, message: 
 def test_no_transaction_touches_the_transaction_table(world: World, name: str) -> None:
     families, key = world.store.describe(b"txn"), Key(name, FAMILY, "status", "txn")
     also = key._replace(table=b"default:txn")
-    asserts = ([Mutation(X, b"1")], [~(Some(X) | Some(key))])
-    for given in (([Mutation(key, b"1")], []), ([Delete(key)], []), asserts):
+    asserts = Request((Mutation(X, b"1"),), (~(Some(X) | Some(key)),))
+    for given in (Request((Mutation(key, b"1"),)), Request((Delete(key),)), asserts):
         with pytest.raises(InvalidRequestError, match=r"transaction table.*request=0"):
-            world.engine.commit_many([given])  # type: ignore[list-item]
+            world.engine.commit_many([given])
     for call in (
         lambda: world.engine.ensure_table("txn", ["d"]),
         lambda: world.engine.ensure_table("default:txn", ["d"]),
@@ -175,34 +165,13 @@ def test_a_failed_assertion_is_no_repeat(world: World) -> None:
     assert not world.engine.commit([Mutation(X, b"1")], [Some(Y)], once="job/7").repeated
 
 
-def test_an_abort_between_the_read_and_its_step_makes_the_step_fail(world: World) -> None:
-    """What was read under the locks is true while they are held, which the step proves."""
-    world.engine.commit([Mutation(X, b"0")])
-    world.faults.reads_early = lambda: True
-    aborted: list[bytes] = []
-
-    def abort_and_overtake() -> None:
-        aborted.append(world.holder(X))
-        context = world.client(seed=3).context
-        row = read_rows(context, aborted)[aborted[0]]
-        roll_back(context, [load_transaction(context, row)], lambda _: "impatience")
-        world.client(seed=4).commit([Mutation(X, b"1")])
-
-    before(world, steps_to(Status.LOCKED), abort_and_overtake)
-    world.engine.commit([Mutation(X, b"2")], [Exact(X, b"1")])
-    assert world.value(X) == b"2"
-    assert world.engine.outcome(aborted[0]) is Outcome.ABORTED
-
-
 def test_an_answer_from_before_its_locks_aborts_a_transaction() -> None:
     world = World(replace(POLICY, attempts=1))
     world.put(X, b"0")
     row_key = stopped_at(world, Status.LOCKED)
     past = world.store.read([X, X.lock, X.tag])
-    assert past[X.lock] and past[X.lock].value == row_key
-    store = FaultyStore(
-        world.store
-    )  # answers the reads under locks from the past, as a gateway may
+    assert world.value(X.lock) == row_key
+    store = FaultyStore(world.store)  # answers reads under locks from the past
     check_and_read = store.check_and_read
 
     def answer_late(*args: Any, **given: Any) -> Answers:
@@ -244,14 +213,6 @@ def test_a_decided_holder_is_finished_by_whoever_waits(world: World, status: Sta
     assert world.engine.outcome(holder) is Outcome.COMMITTED
     (helped,) = [event for event in world.events if isinstance(event, Helped)]
     assert (helped, helped.owner) == (Helped(holder, "rolled forward"), name_owner())
-
-
-def test_a_decided_row_that_does_not_decode_keeps_its_locks(world: World) -> None:
-    holder = stopped_at(world, Status.ASSERTED)
-    world.store.write([Edit(column(b"txn", holder, b"plan"), b"junk", world.clock.wall_ms())])
-    with pytest.raises(DeadlineError, match=holder.decode()):
-        world.client(seed=2).commit([Mutation(X, b"3")])
-    assert world.holder(X) == holder
 
 
 @pytest.mark.parametrize("early", [False, True])
@@ -354,17 +315,6 @@ def test_a_row_that_vanished_during_the_decision_is_unknown_unless_it_is_new(
     assert {row.status for row in world.rows()} == {Status.ABORTED if is_new else None}
 
 
-def abort_before(world: World, step: Status, before_it: Status, end: Status, times: int) -> None:
-    """Let others abort the world's transactions, so many times, just before a step of theirs."""
-
-    def abort() -> None:
-        status = status_key(b"txn", world.holder(X))
-        aborted = [Check(status, before_it.value, ((status, end.value),))]
-        assert world.store.check_and_put(aborted) == [True]
-
-    before(world, steps_to(step), abort, times=times)
-
-
 @pytest.mark.parametrize(
     ("step", "before_it", "end"),
     [
@@ -375,7 +325,12 @@ def abort_before(world: World, step: Status, before_it: Status, end: Status, tim
 def test_attempts_that_others_abort_are_bounded_and_their_locks_released(
     world: World, step: Status, before_it: Status, end: Status
 ) -> None:
-    abort_before(world, step, before_it, end, times=99)
+    def abort() -> None:
+        status = status_key(b"txn", world.holder(X))
+        aborted = [Check(status, before_it.value, ((status, end.value),))]
+        assert world.store.check_and_put(aborted) == [True]
+
+    before(world, steps_to(step), abort, times=99)
     with pytest.raises(ConflictError, match=f"before {step}"):
         world.engine.commit([Mutation(X, b"1")])
     assert world.statuses() == [Status.ABORTED] * POLICY.attempts
@@ -410,7 +365,7 @@ def test_a_no_from_a_server_that_is_behind_is_asked_again(world: World) -> None:
 
     def plan(call: Call) -> Fault:
         for item in call.items:
-            if is_step(item, Status.LOCKED) and not behind:
+            if isinstance(item, Check) and is_step(item, Status.LOCKED) and not behind:
                 behind.append(item.key)
                 world.store.check_and_put([Check(item.key, b"0-WRITTEN", ((item.key, b"?"),))])
         if call.method == "read" and behind and call.items[0] == behind[0]:
@@ -424,24 +379,13 @@ def test_a_no_from_a_server_that_is_behind_is_asked_again(world: World) -> None:
 
 def test_a_holder_that_decides_while_it_is_aborted_stays_committed(world: World) -> None:
     holder = stopped_at(world, Status.LOCKED)
-    status = status_key(b"txn", holder)
-    t = load_transaction(world.engine.context, read_rows(world.engine.context, [holder])[holder])
-    decided: list[bytes] = []
-
-    def decide() -> None:
-        t.plan = Plan(world.clock.wall_ms() + 1, (0,))
-        puts = (
-            (column(b"txn", holder, b"plan"), encode_plan(t.plan)),
-            (status, Status.ASSERTED.value),
-        )
-        assert world.store.check_and_put([Check(status, b"1-LOCKED", puts)]) == [True]
-        decided.append(holder)
+    status, plan = status_key(b"txn", holder), encode_plan(Plan(world.clock.wall_ms() + 1, (0,)))
+    puts = ((column(b"txn", holder, b"plan"), plan), (status, Status.ASSERTED.value))
 
     def aborts(call: Call) -> bool:
-        steps = [item for item in call.items if is_step(item, Status.ABORTING)]
-        return any(isinstance(item, Check) and item.key == status for item in steps)
+        return any(isinstance(item, Check) and item.key == status for item in call.items)
 
-    before(world, aborts, decide)
+    decision = Check(status, b"1-LOCKED", puts)
+    before(world, aborts, lambda: world.store.check_and_put([decision]))
     world.client(world.faults, seed=2).commit([Mutation(X, b"3")], [Exact(X, b"2")])
-    assert decided
     assert world.engine.outcome(holder) is Outcome.COMMITTED

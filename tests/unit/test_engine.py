@@ -15,11 +15,9 @@ from txn.assertions import Some
 from txn.client.block import OptimisticTransaction
 from txn.client.connect import connect
 from txn.client.engine import Engine
-from txn.client.tasks import AsyncEngine
 from txn.errors import AssertionFailedError, InvalidRequestError, NotApplied
-from txn.model import Cell, Edit, Key, Mutation
+from txn.model import Cell, Key, Mutation
 from txn.policy import Policy
-from txn.protocol.row import column
 from txn.protocol.statuses import Status
 from txn.request import Outcome, Request
 from txn.service.client import connect_server
@@ -37,14 +35,6 @@ def test_outcomes() -> None:
     assert world.engine.outcome(decided.decode()) is Outcome.COMMITTED
     assert world.engine.outcome(aborted) is Outcome.ABORTED
     assert world.engine.outcome(aborted.replace(b".17", b".18")) is Outcome.UNKNOWN
-
-
-def test_an_absent_row_is_unknown_and_never_aborted() -> None:
-    world = World()
-    done = world.engine.commit([Mutation(X, b"1")])
-    now = world.clock.wall_ms() + 1
-    world.store.write([Edit(column(b"txn", done.transaction, b"status"), None, now)])
-    assert world.engine.outcome(done.transaction) is Outcome.UNKNOWN
 
 
 def test_too_many_unfinished_are_waited_for() -> None:
@@ -107,7 +97,7 @@ def test_sightings_are_forgotten_when_there_are_too_many(monkeypatch: pytest.Mon
     world = World()
     first = stopped_at(world, Status.LOCKED, key=X)
     second = stopped_at(world, Status.LOCKED, key=Y)
-    resolver = world.engine._backend._resolver
+    resolver = world.engine._backend._resolver  # type: ignore[attr-defined]
     of_first, of_second = {first: {X.lock: Cell(first, 1)}}, {second: {Y.lock: Cell(second, 1)}}
     assert resolver.resolve(of_first) == set()
     assert resolver.resolve(of_second) == set()
@@ -121,11 +111,13 @@ async def write_later(t: OptimisticTransaction) -> None:
 
 
 async def list_later(t: OptimisticTransaction) -> AsyncIterator[None]:
-    yield t.put(X, "1")
+    t.put(X, "1")
+    yield
 
 
 def write_bit_by_bit(t: OptimisticTransaction) -> Iterator[None]:
-    yield t.put(X, "1")
+    t.put(X, "1")
+    yield
 
 
 class Later:
@@ -159,11 +151,3 @@ def test_connecting_without_a_server_ends_by_the_deadline(scheme: str) -> None:
     with pytest.raises(NotApplied, match=r"127\.0\.0\.1:1"):
         connect(f"{scheme}://127.0.0.1:1", policy=policy)
     assert time.monotonic() - began < 5
-
-
-def test_an_engine_shows_what_it_is_and_no_secret() -> None:
-    with connect("memory://shown", table="t", protocol="fenced") as engine:
-        facts = "memory://shown table=b't' transactions=b'txn' protocol='fenced'"
-        assert repr(engine) == f"<Engine {facts}>"
-        assert repr(AsyncEngine(engine)) == f"<AsyncEngine {facts}>"
-    assert repr(World().engine).startswith("<Engine of a store table=b'data'")

@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import replace
 from itertools import count
-from random import Random
 
 import pytest
 
@@ -20,10 +19,8 @@ from tests.unit.worlds import (
     plan_before,
     steps_to,
 )
-from txn import Engine
 from txn.assertions import Assertion, Exact, Not, Or, Some, Version
 from txn.client.hot_keys import HotKeyTicket
-from txn.clock import ManualClock, poll
 from txn.errors import (
     AbortedError,
     AssertionFailedError,
@@ -31,7 +28,7 @@ from txn.errors import (
     CorruptRowError,
     DeadlineError,
 )
-from txn.model import Check, Delete, Edit, Family, Key, Mutation
+from txn.model import Check, Delete, Edit, Key, Mutation
 from txn.policy import Policy
 from txn.protocol import fenced, recovery
 from txn.protocol.clocks import FUTURE_MS
@@ -42,8 +39,6 @@ from txn.protocol.row import FREE, column
 from txn.protocol.statuses import Status
 from txn.protocol.transaction import PendingCommit, load_transaction
 from txn.request import Committed
-from txn.stores import open_store
-from txn.testing.counting import CountingStore
 from txn.testing.faulty import Call, Crash, Fault, FaultyStore, Reply
 
 pytestmark = pytest.mark.usefixtures("rows_for_all")
@@ -100,32 +95,6 @@ def dies(world: World, *mutations: Mutation | Delete, decided: bool = False) -> 
 def prepare_alone(world: World, t: PendingCommit, *, patient: bool) -> list[PendingCommit]:
     contention = world.engine._backend._contention  # type: ignore[attr-defined]
     return prepare(world.engine.context, [t], contention, patient)
-
-
-@pytest.mark.parametrize("requests", [1, 5])
-def test_a_transfer_makes_five_requests_however_many_there_are(requests: int) -> None:
-    store = CountingStore(FaultyStore(open_store("memory://", ManualClock())))
-    store.ensure_table(TABLE, {b"d": Family()})
-    engine = Engine(store, clock=ManualClock(), rng=Random(1), protocol="fenced")
-    rows = [Key(f"row-{i}", "d", "x", TABLE) for i in range(2 * requests)]
-    for row in rows:
-        engine.commit([Mutation(row, b"0")])
-    store.reset()
-    pairs = zip(rows[::2], rows[1::2], strict=True)
-    engine.commit_many(([Mutation(a, b"1"), Mutation(b, b"1")], [Exact(a, b"0")]) for a, b in pairs)
-    trace = [call for call in store.trace if call.items]
-    made = [(call.method, len(call.items)) for call in trace]
-    assert [method for method, _ in made] == [
-        "check_and_read",  # two values, or their timestamps, and two locks
-        "check_and_put",  # the row, which compares nothing, and two locks
-        "check_and_put",  # the decision
-        "write",  # two values, two locks
-        "check_and_put",  # 5-COMPLETE, which compares nothing
-    ]
-    assert [size for _, size in made] == [n * requests for n in (4, 3, 1, 4, 1)]
-    row, *locks = (item for item in trace[1].items[: requests + 1] if isinstance(item, Check))
-    assert row.expected is None and row.is_deferred
-    assert all(lock.expected is not None for lock in locks[requests - 1 :])
 
 
 @pytest.mark.parametrize(
@@ -306,15 +275,6 @@ def test_a_cell_of_the_near_future_is_waited_for_a_little(world: World) -> None:
     assert world.clock.monotonic_ms() == began_ms + 2
 
 
-def test_a_token_is_found_out_at_the_lock_too(world: World) -> None:
-
-    def other_copy() -> None:
-        world.client(seed=9).commit([Mutation(X, b"1")], [Exact(X, b"0")], once="job")
-
-    before(world, locks, other_copy)
-    assert world.engine.commit([Mutation(X, b"1")], [Exact(X, b"0")], once="job").repeated
-
-
 def test_an_absent_key_is_asserted_by_its_lock(impatient: World) -> None:
     """There is no value whose version could tell: the lock of its row and family counts."""
     before(impatient, locks, lambda: other(impatient, Mutation(Z, b"1")))
@@ -419,15 +379,3 @@ def test_a_block_keeps_the_lock_of_its_first_read_of_a_row(world: World) -> None
 
 
 OTHERS = b"transaction.1700000000000." + b"0" * 32
-
-
-def test_many_rows_are_told_while_others_keep_coming(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("txn.client.finisher.COMPLETE_WITHIN_S", 60)
-    monkeypatch.setattr("txn.client.finisher.COMPLETED_AT_ONCE", 2)
-    world = World(protocol="fenced")
-    world.faults.features |= {"remote_calls"}
-    for value in (b"1", b"2", b"3"):
-        world.engine.commit([Mutation(X, value), Mutation(Y, value)], ack="decided")
-        assert poll(lambda: not world.holder(X) and not world.holder(Y), 60_000)
-    assert poll(lambda: world.statuses().count(Status.COMPLETE) == 2, 60_000)
-    world.engine.flush()

@@ -7,25 +7,21 @@ from collections.abc import Callable, Collection, Iterator, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
-from functools import partial
 from logging import ERROR
 from random import Random
 
 import pytest
 
-from tests.unit.worlds import POLICY, TABLE, World, X, Y, Z, record_calls, stopped_at
+from tests.unit.worlds import POLICY, TABLE, World, X, Y, Z, stopped_at
 from txn import (
-    AssertionFailedError,
     Committed,
     DeadlineError,
-    Delete,
     Engine,
     Key,
     Mutation,
     Policy,
     Request,
     Some,
-    Version,
 )
 from txn.client.group_commit import GroupCommit, Item
 from txn.client.local import LocalBackend
@@ -36,8 +32,6 @@ from txn.protocol.statuses import Status
 from txn.protocol.transaction import PendingCommit
 from txn.request import Ack
 from txn.service.client import connect_server
-
-pytestmark = pytest.mark.fast
 
 PATIENCE_S = 60
 
@@ -205,10 +199,8 @@ def test_requests_that_validate_the_same_key_go_in_one_batch(world: World) -> No
 
 def test_both_acks_are_kept_in_a_line_of_both(world: World) -> None:
     with a_batch_under_way(world.engine) as (gate, _):
-        acks = [
-            world.engine.submit(put(f"r{i}"), ack=("complete", "decided")[i % 2])
-            for i in (0, 1, 2, 3)
-        ]  # type: ignore[call-overload]
+        kinds: list[Ack] = ["complete", "decided"] * 2
+        acks = [world.engine.submit(put(f"r{i}"), ack=ack) for i, ack in enumerate(kinds)]
         gate.go.set()
         first, _, third, _ = (each.result(PATIENCE_S) for each in acks)
         assert first.complete and third.complete  # and so may the others be, by now
@@ -352,31 +344,6 @@ def test_a_key_in_demand_that_is_held_is_left_before_anything_is_written() -> No
     assert rows[0] == 2, "the holder's, and that of the other"
 
 
-def test_what_was_overtaken_in_line_fails_without_a_call(
-    world: World, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    contention = backend_of(world.engine)._contention
-    large, gone = key("large"), key("gone")
-    every = [X, Y, large, gone]
-    done = world.engine.commit([Mutation(k, b"1") for k in every])
-    contention.note_hot([Z.lock])
-    world.engine.commit(
-        [Mutation(X, b"2"), Mutation(Y, b"2"), Mutation(large, b"2" * 101), Delete(gone)]
-    )
-    assert contention._written.keys() == {X, Y}
-    calls = record_calls(world)
-    with pytest.raises(AssertionFailedError) as failed:
-        world.engine.commit([Mutation(Z, b"1")], [Version(X, done.timestamp)])
-    assert not calls and failed.value.seen[X] == world.cell(X)
-    with pytest.raises(AssertionFailedError):
-        world.engine.commit([Mutation(Z, b"1")], [Version(X, done.timestamp)], once="token")
-    assert calls, "it may be its own first commit that came between"
-    monkeypatch.setattr("txn.protocol.locks.REMEMBERED", 1)
-    contention.note_hot([Z.lock])
-    world.engine.commit([Mutation(Z, b"1")])
-    assert contention._written.keys() == {Z}
-
-
 def test_what_a_server_refuses_is_told_by_futures_alone(caplog: pytest.LogCaptureFixture) -> None:
     backend = connect_server("txn://127.0.0.1:1")  # where nobody listens
     with caplog.at_level(ERROR, "txn"):
@@ -384,7 +351,7 @@ def test_what_a_server_refuses_is_told_by_futures_alone(caplog: pytest.LogCaptur
             future = backend.submit(put("a"), "complete", None)
             assert isinstance(future.exception(PATIENCE_S), StoreError)
             if not number:
-                backend._group_commit._workers.submit_work = lambda work: False  # type: ignore[method-assign]
+                backend._group_commit._workers.submit_work = refuse  # type: ignore[method-assign,assignment]
         backend.close()
     assert not caplog.records
 
@@ -397,8 +364,10 @@ def test_what_is_behind_cancelled_futures_goes_on(
     """They take no lock, so they keep nobody in line: nothing would call the one behind them."""
     gate = Gate(world.engine)
     with ThreadPoolExecutor(1) as pool:
-        ask = partial(pool.submit, commit, world.engine) if leader == "thread" else None
-        first = (ask or world.engine.submit)(put("first"))
+        by_thread = leader == "thread"
+        request = put("first")
+        engine = world.engine
+        first = pool.submit(commit, engine, request) if by_thread else engine.submit(request)
         assert gate.came.acquire(timeout=PATIENCE_S)
         gone = [world.engine.submit(put("same")) for _ in range(cancelled)]
         last = world.engine.submit(put("same", "2"))
@@ -424,7 +393,7 @@ def test_a_place_is_done_with_when_the_last_of_its_items_is_dropped() -> None:
 
 def test_flush_waits_for_futures_and_close_for_all(world: World) -> None:
     stopped_at(world, Status.LOCKED, X)
-    futures = [world.engine.submit(each) for each in (([Mutation(X, b"2")], []), put("a"))]
+    futures = [world.engine.submit(each) for each in (Request((Mutation(X, b"2"),)), put("a"))]
     world.engine.flush()
     assert all(each.done() for each in futures)
     last = world.engine.submit(put("b"))
@@ -468,10 +437,6 @@ def test_flush_leads_futures_for_which_there_is_no_thread(monkeypatch: pytest.Mo
     assert future.result(0).complete
 
 
-class Killed(BaseException):
-    """What comes from outside, as KeyboardInterrupt does."""
-
-
 def test_who_is_killed_as_it_leads_futures_of_others_leaves_the_line_to_the_next(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
@@ -481,11 +446,11 @@ def test_who_is_killed_as_it_leads_futures_of_others_leaves_the_line_to_the_next
 
     def kill(batch: Sequence[PendingCommit]) -> None:
         group_commit._run = run
-        raise Killed
+        raise KeyboardInterrupt
 
     group_commit._run = kill
     monkeypatch.setattr(group_commit._workers, "submit_work", refuse)
-    with pytest.raises(Killed):
+    with pytest.raises(KeyboardInterrupt):
         engine.submit(put("a"))
     assert not group_commit._queue and not group_commit._in_progress
     assert engine.submit(put("a")).result(PATIENCE_S).complete

@@ -34,9 +34,6 @@ from txn.events import BatchStarted, Event
 from txn.host import forks, holds, worker_pool
 from txn.tables.kv import group_commit, lmdb, memory
 
-pytestmark = pytest.mark.fast
-
-
 FILES = [str(m.__file__) for m in (client_group_commit, worker_pool, group_commit)]
 NAMES = {"_commit_batch", "_finish_future", "_finish_future_alone"}
 Interrupt = partial(Interruption, FILES, names=NAMES)
@@ -145,7 +142,7 @@ def engine(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Engine]:
         yield engine
 
 
-CALLS: dict[str, Callable[[Engine], object]] = {
+CALLS: dict[str, Callable[[Engine], Any]] = {
     "commit": lambda engine: engine.commit([Mutation(X, "1")]),
     "commit_many": lambda engine: engine.commit_many([([Mutation(X, "1")], [])]),
     "submit": lambda engine: engine.submit(([Mutation(X, "1")], [])).result(),
@@ -176,6 +173,7 @@ def test_an_engine_refuses_calls_while_its_queue_is_changed(engine: Engine, name
 
 
 def test_a_listener_that_commits_the_keys_of_its_own_batch_is_refused() -> None:
+    engine: Engine
     errors: list[InvalidRequestError] = []
 
     def commit_again(event: Event) -> None:
@@ -223,7 +221,7 @@ def test_a_signal_handler_commits_or_is_told_why_not(engine: Engine, key: Key) -
     at, is_there = 1, True
     while is_there:
         value = b"%d" % at
-        handler = Handler(at, lambda value=value: engine.commit([Mutation(key, value)]))
+        handler = Handler(at, partial(engine.commit, [Mutation(key, value)]))
         began = time.monotonic()
         with handler:
             assert engine.commit([Mutation(X, value + b"outer")]).complete

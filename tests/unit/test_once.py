@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 from collections.abc import Callable, Iterator
 from itertools import count
 from typing import Any
@@ -13,7 +12,6 @@ from recovery import Kind, LeftAlone, NothingToDo, Repaired, Result, check, purg
 from tests.unit.worlds import DOWN, LOST, World, X, Y, Z, always, before, steps_to
 from txn import (
     AssertionFailedError,
-    AsyncEngine,
     CommitOutcomeUnknown,
     Committed,
     CorruptRowError,
@@ -106,21 +104,6 @@ def test_what_makes_no_sense_is_refused(world: World, given: dict[str, Any], mes
 @pytest.mark.parametrize("promise", [b"", b"0", b"-1", b"x", b"1 2", b"9" * 17, "٣".encode()])
 def test_a_promise_that_does_not_decode_is_none(promise: bytes) -> None:
     assert decode_marker(ROW_KEY + b" " + promise) == Marker(ROW_KEY)
-
-
-PROMISED = Request(tuple(PUT), once=b"job/7", once_retention_ms=5)
-WAYS: dict[str, Callable[[Engine], object]] = {
-    "commit": lambda e: e.commit(PUT, once="job/7", once_retention_ms=5),
-    "commit_many": lambda e: e.commit_many([PROMISED]),
-    "run": lambda e: e.run(lambda t: t.put(X, "1"), once="job/7", once_retention_ms=5),
-}
-
-
-@pytest.mark.parametrize("way", WAYS)
-def test_the_promise_is_kept_with_the_marker(world: World, way: str) -> None:
-    WAYS[way](world.engine)
-    assert len(world.rows()) == 1
-    assert decode_marker(world.value(MARKER) or b"").retention_ms == 5
 
 
 @pytest.mark.parametrize("first_ms", [None, 5])
@@ -302,7 +285,7 @@ def test_the_order_of_items_is_no_content() -> None:
     assert make_digest(Request((a,), answer=b"")) is None
 
 
-ANSWERS = [
+ANSWERS: list[object] = [
     *(None, True, 0, -1, 1.5, float("inf"), "ä", b"\0", [], {}, ()),
     [1, (2, ("x", b"y", [None])), {"a": (1,), (1, 2): 3, 4: 5}],
     "x" * (MAX_ANSWER - 3),
@@ -336,7 +319,12 @@ def make_knot() -> list[Any]:
 def test_an_answer_that_would_change_is_not_kept(answer: object) -> None:
     assert encode_answer(answer) == b""
     world = World()
-    world.engine.run(lambda t: (t.put(X, "1"), answer)[1], once="t")
+
+    def work(t: OptimisticTransaction) -> object:
+        t.put(X, "1")
+        return answer
+
+    world.engine.run(work, once="t")
     with pytest.raises(Repeated, match="without an answer") as caught:
         world.engine.run(lambda t: answer, once="t")
     first = world.engine.find_once("t")
@@ -373,26 +361,6 @@ def test_a_repeated_block_returns_the_first_answer(engine: Engine) -> None:
     assert first.repeated and engine.outcome(first.transaction) is Outcome.COMMITTED
 
 
-def test_tasks_get_the_first_answer_too(engine: Engine) -> None:
-    async def work() -> None:
-        db = AsyncEngine(engine)
-
-        async def add(t: Any) -> int:
-            return int(await t.increment(Y))
-
-        assert [await db.run(add, once="i") for _ in range(2)] == [1, 1]
-        first = await db.find_once("i")
-        assert first is not None and first.answer == 1
-        async with db.transaction(once="i") as t:
-            assert t.result == first
-        assert t.result == first
-        await db.commit(PUT, once="c", once_content="1")
-        with pytest.raises(TokenReusedError):
-            await db.commit(PUT, once="c", once_content="2")
-
-    asyncio.run(work())
-
-
 def lose_decision(world: World, *, applied: bool, down_ms: int) -> None:
     def go_down() -> None:
         back_ms = world.clock.monotonic_ms() + down_ms
@@ -420,7 +388,7 @@ def test_a_block_with_a_token_finds_out_what_became_of_it(
     assert found is not None and (found.value, len(calls) > 1) == (b"0", not applied)
     lose_decision(world, applied=applied, down_ms=down_ms)
     with pytest.raises(CommitOutcomeUnknown):
-        world.engine.run(lambda t: (t.put(Y, "1"), t.put(Z, "1")))  # it may have happened
+        world.engine.run(put_both)  # it may have happened
 
 
 @pytest.mark.parametrize(
@@ -446,8 +414,18 @@ def test_an_outcome_that_remains_unknown_is_told(
     assert isinstance(caught.value.__context__, ValueError) is (runs == 2)
 
 
+def put_both(t: OptimisticTransaction) -> None:
+    t.put(Y, "1")
+    t.put(Z, "1")
+
+
 def fail(t: OptimisticTransaction) -> None:
     raise ValueError("sold out")
+
+
+def require(t: OptimisticTransaction) -> None:
+    t.require(Exact(X, "7"))
+    t.put(Y, "1")
 
 
 ENDS: dict[str, Callable[[OptimisticTransaction], object]] = {
@@ -456,7 +434,7 @@ ENDS: dict[str, Callable[[OptimisticTransaction], object]] = {
     "writes nothing": lambda t: "sold out",
     "reads and writes nothing": lambda t: t.get(X),
     "fails": fail,
-    "requires": lambda t: (t.require(Exact(X, "7")), t.put(Y, "1")),
+    "requires": require,
     "requires only": lambda t: t.require(Exact(X, "7")),
 }
 

@@ -36,7 +36,6 @@ from txn.protocol.transaction import Transaction
 from txn.stores import open_store
 from txn.testing.counting import CountingStore
 
-pytestmark = pytest.mark.fast
 # Two columns of one row share its lock in the fenced protocol; the second family has its own.
 KEYS = [
     *(Key("x", "d", column, TABLE) for column in ("a", "b")),
@@ -135,7 +134,7 @@ WITH_ANOTHER: list[list[Asked]] = [[(PUT, [], None), ([Delete(KEYS[2])], [], Non
     [(KEYS[2].lock, HOLDER, 0), (KEYS[2].row_lock, b"3@" + HOLDER, 0)],
     [[], [(PUT, [~Some(KEYS[2])], None)]],
 )
-@settings(max_examples=150, deadline=None)
+@settings(max_examples=75, deadline=None)
 def test_both_ways_leave_the_same(
     protocol: ProtocolName, found: Sequence[Stray], rounds: Sequence[Sequence[Asked]]
 ) -> None:

@@ -23,7 +23,6 @@ from tests.unit.worlds import (
     before,
     is_step,
     plan_before,
-    record_calls,
     steps_to,
 )
 from txn.assertions import Exact
@@ -36,7 +35,7 @@ from txn.errors import (
 from txn.events import Helped
 from txn.model import Check, Edit, Key, Mutation
 from txn.protocol.context import Context
-from txn.protocol.recovery import NOTHING, POISONED, STUCK_MS, Resolver, poison, roll_back
+from txn.protocol.recovery import NOTHING, POISONED, Resolver, poison, roll_back
 from txn.protocol.row import TransactionRow, column, created_ms, read_rows, status_key
 from txn.protocol.statuses import PROTOCOLS, ProtocolName, Status
 from txn.protocol.transaction import (
@@ -136,22 +135,6 @@ def test_a_lock_without_a_row_is_freed_after_a_lock_ttl_and_poison(orphan: Orpha
     orphan.require_poisoned()
     helped = [event for event in orphan.events if isinstance(event, Helped)]
     assert helped == [Helped(orphan.row_key, "freed")]
-
-
-def test_poison_is_acknowledged_before_the_lock_is_freed(orphan: Orphan) -> None:
-    """Freed first, the lock could be another's when the row arrives and decides."""
-    orphan.wait_long()
-    always(orphan, lambda call: call.method == "check_and_put", DOWN)
-    assert not orphan.resolve()
-    assert orphan.holder(X) == orphan.row_key
-    calls = record_calls(orphan)
-    orphan.clock.advance(STUCK_MS + POLICY.courtesy_ms)
-    assert orphan.resolve()
-    checks = [item for call in calls for item in call.items if isinstance(item, Check)]
-    first, last = checks
-    assert is_step(first, Status.ABORTED) and last.key == orphan.lock
-    assert (first.expected, first.is_deferred) == (b"", False)
-    assert last.expected and orphan.row_key in last.expected
 
 
 @pytest.mark.parametrize("lost", [LOST, Fault(reply=Reply.MAYBE_APPLIED)])
@@ -265,33 +248,6 @@ def test_a_row_that_is_written_again_after_a_crash_keeps_its_lock(impatient: Wor
     with pytest.raises(ConflictError):
         impatient.engine.commit([Mutation(X, b"1"), Mutation(Y, b"1")], [Exact(X, b"0")])
     assert (len(writes), impatient.value(X)) == (2, b"0")
-
-
-@both_protocols
-def test_an_owner_that_was_poisoned_commits_with_a_new_row_key(protocol: ProtocolName) -> None:
-    world = World(protocol=protocol)
-    world.engine.commit([Mutation(X, b"0"), Mutation(Y, b"0")])
-    world.clock.advance(1)
-    poisoned: list[bytes] = []
-
-    def plan(call: Call) -> Fault:
-        steps = [item for item in call.items if is_step(item, Status.WRITTEN)]
-        if steps and not poisoned:
-            (row,) = steps
-            assert isinstance(row, Check)
-            poisoned.append(row.key.row)
-            assert poison_row(world.client(seed=3).context, row.key.row)
-        return Fault()
-
-    world.faults.plan = plan
-    done = world.engine.commit([Mutation(X, b"1"), Mutation(Y, b"1")], [Exact(X, b"0")])
-    assert done.transaction != poisoned[0]
-    assert (world.value(X), world.value(Y)) == (b"1", b"1")
-    assert (world.holder(X), world.holder(Y)) == (b"", b"")
-    context = world.engine.context
-    assert read_rows(context, poisoned)[poisoned[0]].status is Status.ABORTED
-    assert world.engine.outcome(done.transaction) is Outcome.COMMITTED
-    assert list(check(context, grace_ms=0, scan=[TABLE])) == []
 
 
 @pytest.mark.parametrize("is_lost", [False, True])

@@ -22,8 +22,6 @@ from txn.leases.model import HeldLease
 from txn.locks import exclusive
 from txn.repeating import repeat
 
-pytestmark = pytest.mark.fast
-
 
 class Pauses(threading.Event):
     """Notes each pause, and lets none take time. It is over after so many."""
@@ -93,7 +91,7 @@ def close() -> bool:
 
 @pytest.mark.parametrize("work", [close, lambda: False])
 def test_a_closed_store_or_work_that_is_done_with_ends_it(
-    work: Callable[[], object], caplog: pytest.LogCaptureFixture
+    work: Callable[[], bool | None], caplog: pytest.LogCaptureFixture
 ) -> None:
     pauses = Pauses(9)
     repeat("send heartbeat", work, pauses, 30)

@@ -8,11 +8,9 @@ import pytest
 
 from tests.bench.measuring import Protocol
 from tests.bench.rounds import EITHER, OTHER, SAME, Placement, count_rounds
-from tests.unit.worlds import TAKEN
-from txn import Engine, Exact, Key, Mutation
+from txn import Engine, Key, Mutation, Request
 from txn.clock import ManualClock
-from txn.model import Check, Family
-from txn.protocol.statuses import Status
+from txn.model import Family
 from txn.stores import open_store
 from txn.testing.counting import CountingStore
 from txn.testing.faulty import FaultyStore
@@ -23,9 +21,6 @@ ROUNDS = [
     *("check_and_put", "check_and_read", "check_and_put", "atomically", "write"),
     *("check_and_put",) * 3,
 ]
-
-
-CHECKING = ("check_and_put", "check_and_read")
 
 
 def key(row: int) -> Key:
@@ -48,26 +43,12 @@ def engine(counting: CountingStore) -> Engine:
     return engine
 
 
-def statuses(counting: CountingStore) -> list[bytes]:
-    """Return the statuses that were asked for, one for each call that asks for one."""
-    calls = [call.items for call in counting.trace if call.method in CHECKING]
-    firsts = [items[0] for items in calls if items]
-    found = [dict(c.puts).get(c.key) for c in firsts if isinstance(c, Check)]
-    known = {status.value for status in Status}
-    return [value for value in found if value is not None and value in known]
-
-
-def test_each_status_is_asked_for_once(engine: Engine, counting: CountingStore) -> None:
-    engine.commit([Mutation(key(1), b"1")])
-    assert statuses(counting) == [status.value for status in TAKEN]
-
-
 @pytest.mark.parametrize(("transactions", "keys_of_each"), [(1, 1), (1, 4), (7, 1), (10, 3)])
 def test_a_batch_makes_seven_calls(
     engine: Engine, counting: CountingStore, transactions: int, keys_of_each: int
 ) -> None:
     requests = [
-        ([Mutation(key(m * keys_of_each + k), b"1") for k in range(keys_of_each)], [])
+        Request(tuple(Mutation(key(m * keys_of_each + k), b"1") for k in range(keys_of_each)))
         for m in range(transactions)
     ]
     engine.commit_many(requests)
@@ -85,33 +66,6 @@ def test_a_batch_makes_seven_calls(
         transactions + keys,  # 4-CLEANING and the unlocks
         transactions,  # 5-COMPLETE
     ]
-
-
-def test_a_large_transaction_asks_for_its_locks_and_cells_in_portions(
-    engine: Engine, counting: CountingStore
-) -> None:
-    engine.commit([Mutation(key(k), b"1") for k in range(501)])
-    assert counting.calls == {**CALLS, "check_and_put": 6, "check_and_read": 2, "atomically": 1}
-
-
-def test_a_large_batch_goes_in_portions(engine: Engine, counting: CountingStore) -> None:
-    engine.commit_many([([Mutation(key(k), b"1")], []) for k in range(501)])
-    assert counting.calls == {name: 2 * count for name, count in CALLS.items()} | {"atomically": 2}
-
-
-def test_keys_that_are_only_asserted_cost_a_lock_and_no_write(
-    engine: Engine, counting: CountingStore
-) -> None:
-    engine.commit([Mutation(key(1), b"1")])
-    counting.reset()
-    engine.commit([Mutation(key(2), b"1")], [Exact(key(1), b"1")])
-    assert counting.calls == {**CALLS, "atomically": 1}
-    assert counting.items == {
-        "check_and_put": 5 + 2 * 2 + 1,  # five statuses, two locks taken and released, one tag
-        "check_and_read": 1 + 3 * 2,
-        "write": 2,
-        "atomically": 0,
-    }
 
 
 COUNT = 5

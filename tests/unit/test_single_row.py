@@ -122,15 +122,6 @@ def test_behind_too_many_others_the_outcome_is_unknown() -> None:
         world.engine.commit([Mutation(X, b"1")])
 
 
-def test_one_that_others_overtake_goes_on_with_what_is_there() -> None:
-    world = OneRow()
-    before(world, locks, world.others(2))
-    done = world.engine.commit([Mutation(X, b"1")])
-    assert world.value(X) == b"1" and world.lock.taken == 3
-    cell = world.store.read([X])[X]
-    assert cell is not None and cell.timestamp == done.timestamp
-
-
 def test_one_whose_assertion_others_make_false_fails() -> None:
     world = OneRow()
     world.engine.commit([Mutation(X, b"0")])
@@ -157,22 +148,6 @@ def test_what_a_store_that_fails_has_done_is_told(fault: Fault, error: type[Exce
     assert world.value(X) is None
 
 
-def test_a_no_that_cannot_be_looked_into_is_unknown() -> None:
-    """It may be the answer to a second sending."""
-    world = OneRow()
-    world.engine.commit([Mutation(X, b"0")])
-    then = world.others(1)
-
-    def come_between() -> None:
-        then()
-        always(world, lambda call: call.method == "read", Fault(reply=Reply.MAYBE_APPLIED))
-
-    before(world, locks, come_between)
-    with pytest.raises(CommitOutcomeUnknown):
-        world.engine.commit([Mutation(X, b"1")])
-    assert world.value(X) == b"other 0"
-
-
 @pytest.mark.parametrize("fault", [DOWN, LOST])
 def test_a_no_to_what_was_sent_twice_is_no_proof(fault: Fault) -> None:
     """The first sending was carried out, and nobody can look: it was called `NotApplied`."""
@@ -181,14 +156,6 @@ def test_a_no_to_what_was_sent_twice_is_no_proof(fault: Fault) -> None:
     with pytest.raises(CommitOutcomeUnknown):
         world.engine.commit([Mutation(X, b"1")])
     assert world.value(X) == b"1"
-
-
-def test_it_is_not_asked_for_after_the_deadline() -> None:
-    world = OneRow()
-    world.faults.plan = lambda call: world.clock.advance(600) or Fault()
-    with pytest.raises(DeadlineError):
-        world.engine.commit([Mutation(X, b"1")], deadline_ms=500)
-    assert world.value(X) is None
 
 
 def test_one_whose_time_is_over_is_not_asked_for() -> None:
@@ -224,15 +191,6 @@ def test_an_answer_that_nobody_believes_is_asked_for_again() -> None:
     world.faults.check_and_put = refuse_once  # type: ignore[method-assign,assignment]
     assert world.engine.commit([Mutation(X, b"1")]).complete
     assert len(asked) == 2 and asked[0] == asked[1]
-
-
-def test_it_waits_for_who_holds_the_lock() -> None:
-    world = OneRow()
-    stopped_at(world, Status.ASSERTED, X, also=[Mutation(FAR, b"2")])
-    assert world.lock.holder
-    world.engine.commit([Mutation(X, b"3")])
-    assert world.value(X) == b"3" and world.value(FAR) == b"2"
-    assert world.lock.taken == 2
 
 
 def test_names_are_carried_by_transactions_that_have_a_row() -> None:

@@ -12,8 +12,6 @@ import pytest
 
 from recovery import LeftAlone, check, repair
 from recovery.commands import main
-from tests.console.served import TOKEN, serve_here
-from tests.console.visits import ask
 from tests.unit.worlds import TABLE, World, X, Y, before, is_step, steps_to, stopped_at
 from txn.assertions import MAX_DEPTH
 from txn.clock import SystemClock
@@ -26,7 +24,6 @@ from txn.protocol.statuses import (
     BEGINNINGS,
     COMMITTED,
     FINISHED,
-    FIRST,
     PROTOCOLS,
     SIX_PHASE,
     STEPS,
@@ -41,8 +38,6 @@ from txn.request import Committed, Request
 from txn.spans import Span
 from txn.stores import open_store
 from txn.testing.faulty import Call
-
-pytestmark = pytest.mark.fast
 
 
 def test_every_status_leads_to_an_end() -> None:
@@ -66,14 +61,6 @@ def test_only_a_locked_row_can_be_decided() -> None:
     assert deciding == {Status.LOCKED, Status.PART}
 
 
-def test_properties_divide_the_statuses() -> None:
-    aborted = {Status.ABORTING, Status.ABORTED}
-    for status in Status:
-        assert status.is_undecided + status.is_decided + (status in aborted) == 1
-        assert status.is_finished is (not STEPS[status])
-    assert str(Status.WRITTEN) == "0-WRITTEN"
-
-
 def test_a_step_that_the_table_does_not_have_is_refused() -> None:
     """Not by an assert, which a switch of the interpreter takes out."""
     for old in (None, *Status):
@@ -84,11 +71,6 @@ def test_a_step_that_the_table_does_not_have_is_refused() -> None:
             else:
                 with pytest.raises(IllegalStepError, match=str(new)):
                     check_step(STEPS, old, new)
-
-
-def test_an_absent_row_begins_with_its_owner_s_status_or_with_poison() -> None:
-    assert {Status.ABORTED} == BEGINNINGS - FIRST
-    assert {Status.WRITTEN, Status.PART} == FIRST
 
 
 @pytest.mark.parametrize("rules", PROTOCOLS.values(), ids=PROTOCOLS)
@@ -133,7 +115,7 @@ def test_a_transaction_without_a_plan_has_not_decided() -> None:
         _ = Transaction(b"row", Request(())).decided
 
 
-REQUESTS = [([Mutation(X, b"1")], []), ([Mutation(Y, b"1")], [])]
+REQUESTS = [Request((Mutation(key, b"1"),)) for key in (X, Y)]
 
 
 def spoil(world: World, row_key: bytes) -> None:
@@ -285,18 +267,10 @@ def test_commands_name_each_row_and_go_on(
         assert words == convert or all(row_key in out for row_key in crafted), words
         assert out.count("unknown shape") == len(crafted) or not words.startswith("ls"), words
     assert world.holder(X) == b""  # the last repair has gone on to it
-    for row_key in crafted:
+    for row_key in crafted[::3]:
         assert run(monkeypatch, "show", row_key) == 0
         assert "unknown shape" in capsys.readouterr().out
         assert run(monkeypatch, "purge", row_key, "--yes") == 0
-
-
-def test_the_console_shows_them(world: World) -> None:
-    row_key = craft(world, 7, CRAFTED["not"])
-    with serve_here(world.engine.context) as url:
-        for page in ("s", "s.csv", "s.json", f"?id={row_key}"):
-            answer = ask(f"{url}/transaction{page}", headers={"Authorization": f"Bearer {TOKEN}"})
-            assert answer.status == 200 and "unknown shape" in answer.body, page
 
 
 @pytest.mark.parametrize("content", CRAFTED.values(), ids=CRAFTED)

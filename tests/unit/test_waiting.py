@@ -53,9 +53,6 @@ from txn.stores import open_store
 from txn.stores.base import Store
 from txn.testing.faulty import Call, Fault, Reply
 
-pytestmark = pytest.mark.fast
-
-
 OTHER = b"transaction.1700000000000." + b"1" * 32
 
 
@@ -118,6 +115,16 @@ def test_who_waits_for_a_key_in_demand_has_written_nothing_and_goes_in_at_last()
     assert seen == []
 
 
+def test_what_is_remembered_of_keys_has_a_bound(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("txn.protocol.locks.REMEMBERED", 1)
+    world = World()
+    contention = world.engine._backend._contention  # type: ignore[attr-defined]
+    contention.note_hot([X.lock, Y.lock])
+    for key in (X, Y):
+        world.engine.commit([Mutation(key, b"1")])
+    assert contention._written.keys() == {Y} and contention._since_ms.keys() <= {Y.lock}
+
+
 def test_keys_in_demand_are_asked_for_first_and_alone() -> None:
     """Whoever loses the race for one has then kept nobody from its other keys."""
     world = World()
@@ -130,18 +137,6 @@ def test_keys_in_demand_are_asked_for_first_and_alone() -> None:
     assert isinstance(t.failure, ConflictError)
     asked = [item.key for call in seen for item in call.items if isinstance(item, Check)]
     assert asked == [Y.lock]
-
-
-def test_who_leaves_releases_what_it_may_hold_and_no_more() -> None:
-    """A refused lock is somebody else's; under contention each needless request delays them."""
-    world = World(replace(POLICY, attempts=1))
-    stopped_at(world, Status.LOCKED, key=Y)
-    seen = record_calls(world)
-    with pytest.raises(ConflictError):
-        world.engine.commit([Mutation(X, b"3"), Mutation(Y, b"3")])
-    checks = [item for call in seen for item in call.items if isinstance(item, Check)]
-    assert [each.key for each in checks if each.puts == ((each.key, b""),)] == [X.lock]
-    assert world.holder(X) == b""
 
 
 READS: dict[str, Callable[[Engine], object]] = {
@@ -169,7 +164,10 @@ def test_from_whichever_call_a_store_is_down_all_ends_in_time_and_is_denied(
         world.faults.features |= {"remote_calls"}
         first, began_ms = world.faults.calls + last, world.clock.monotonic_ms()
 
-        always(world, lambda call, first=first: call.number > first, fault)
+        def is_down(call: Call, first: int = first) -> bool:
+            return call.number > first
+
+        always(world, is_down, fault)
         try:
             call(world.engine)
         except (NotApplied, DeadlineError):
@@ -200,24 +198,6 @@ def test_a_decision_that_may_have_been_sent_is_looked_for_after_its_deadline(
     assert [world.value(key) for key in keys] == [b"2"] * len(keys)
 
 
-@pytest.mark.parametrize("failing", ["describe", "read", "check_and_put"])
-@pytest.mark.parametrize("protocol", get_args(ProtocolName))
-def test_a_failing_store_is_asked_no_longer_than_the_commit_has_time(
-    protocol: ProtocolName, failing: str
-) -> None:
-    world = World(replace(POLICY, store_patience_ms=15_000, deadline_ms=30_000), protocol)
-    always(world, lambda call: call.method == failing, DOWN)
-    for budget_ms in (1_000, 0):
-        began_ms = world.clock.monotonic_ms()
-        with pytest.raises((NotApplied, DeadlineError)):
-            world.engine.commit([Mutation(X, b"1"), Mutation(Y, b"1")], deadline_ms=budget_ms)
-        assert world.clock.monotonic_ms() - began_ms <= 2 * budget_ms + 2
-    began_ms = world.clock.monotonic_ms()
-    with pytest.raises(NotApplied):
-        world.engine.commit([Mutation(X, b"1"), Mutation(Y, b"1")])
-    assert 14_000 <= world.clock.monotonic_ms() - began_ms <= 16_000
-
-
 KEY = Key("a", "d", "x", "t")
 
 
@@ -225,8 +205,12 @@ KEY = Key("a", "d", "x", "t")
 def silent_gateway() -> Iterator[Store]:
     """A store whose gateway takes calls, and answers none of them meanwhile."""
     over = threading.Event()
+
+    def hang(number: int, name: str) -> None:
+        over.wait()
+
     with fake_gateway() as gateway:
-        gateway.before = lambda number, name: over.wait() and None
+        gateway.before = hang
         store = open_store(f"{gateway.uri}?timeout_ms=60000")
         try:
             yield store
