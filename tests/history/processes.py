@@ -7,7 +7,7 @@ import subprocess
 import sys
 import threading
 import time
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass
 from pathlib import Path
@@ -182,7 +182,8 @@ def main() -> None:
                 time.sleep(READER_REST_S)
                 work.look(engine)
             elif rng.random() < 0.3:
-                rng.choice([work.look, work.scan])(engine)
+                looks: list[Callable[[Engine], object]] = [work.look, work.scan]
+                rng.choice(looks)(engine)
             else:
                 write = rng.choice([work.write, work.block])
                 write(engine, rng.choice(["complete", "decided"]))

@@ -215,7 +215,7 @@ class Gap(NamedTuple):
 
     def may_be_met_by(self, t: Transaction) -> bool:
         begins = self.since is None or t.end is None or self.since.start < t.end
-        last = self.until and self.until.known_end
+        last = self.until.known_end if self.until else None
         return self.since is not t and begins and (last is None or t.start < last)
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from contextlib import suppress
+from functools import partial
 
 import pytest
 
@@ -28,7 +29,7 @@ from tests.simulation.rules import both_protocols
 from tests.simulation.shapes import BY_NAME, FENCED, PARTED, SHAPES, Shape
 from tests.simulation.world import World, key
 from txn import AssertionFailedError, CommitOutcomeUnknown, Committed, Exact, Mutation, StoreError
-from txn.protocol.statuses import ProtocolName, Status
+from txn.protocol.statuses import ProtocolName
 from txn.testing.faulty import Call, Crash, Fault, Reply
 
 pytestmark = pytest.mark.slow
@@ -69,14 +70,15 @@ def test_any_call_may_fail_or_be_the_last(shape: Shape) -> None:
 @pytest.mark.parametrize("way", ["one_cell", "reads_early"])
 def test_the_same_by_other_ways_to_call(shape: Shape, way: str) -> None:
     """The status is never there without the buffer or the plan; an abort makes 1-LOCKED fail."""
-    calls = run(shape, **{way: True}).calls
+    run_so = partial(run, shape, one_cell=way == "one_cell", reads_early=way == "reads_early")
+    calls = run_so().calls
     for call in calls:
         for fault in faults(call):
-            live_on(run(shape, {call.number: fault}, **{way: True}))
+            live_on(run_so({call.number: fault}))
         for late in late_parts(call) if way == "one_cell" else ():
             for point in points(shape, call, len(calls)):
                 again = {call.number: Fault(late=late)}
-                live_on(run(shape, again, point, one_cell=True), point)
+                live_on(run_so(again, point), point)
     if way == "reads_early":
         assert [call.method for call in calls[1:3]] == ["read", "check_and_put"]
 
@@ -324,13 +326,3 @@ def test_any_two_calls_of_a_batch_may_fail(protocol: ProtocolName) -> None:
                 _, results, _ = send(protocol, both)
                 assert not any(isinstance(result, StoreError) for result in results)
                 assert isinstance(results[0], Committed)
-
-
-@both_protocols
-def test_a_batch_of_which_a_part_was_decided_is_finished_by_fsck(protocol: ProtocolName) -> None:
-    _, _, calls = send(protocol, {})
-    decision = next(c for c in calls if Status.ASSERTED.value in repr(c.items).encode())
-    assert len(decision.items) == 2
-    for only in (0, 1):
-        there, _, _ = send(protocol, {decision.number: Fault(frozenset({only}), Reply.CRASH)})
-        assert there == [only == 0, False, only == 1]

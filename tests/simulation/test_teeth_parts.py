@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Collection, Iterator
 from contextlib import nullcontext, suppress
-from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -282,28 +281,3 @@ def test_a_part_that_another_transport_finishes_shows_when(world: World) -> None
     world.mend()
     assert all(row.is_over and row.corrupt is None for row in world.rows())
     assert world.values([X, Y]) == {X: b"9", Y: b"1"}
-
-
-def test_a_purge_cell_by_cell_lets_no_owner_decide_meanwhile(world: World) -> None:
-    """A decision without a buffer is one that nobody can finish."""
-    put(world, X, Y, value=b"0")
-    owner = Puppet(world, lambda engine: engine.commit([Mutation(X, b"1")]))
-    owner.until(asks_for(Status.ASSERTED))
-    (undecided,) = (row.row_key for row in world.rows() if not row.is_over)
-
-    decided: list[object] = []
-
-    class Interrupted(OneCell):
-        def write(self, edits: Collection[Edit], **options: Any) -> None:
-            world.memory.write(list(edits), **options)
-            if not decided:
-                decided.append(owner.step())  # and dies
-
-    engine, _ = world.client()
-    context = replace(engine.context, store=Interrupted(world.memory))
-    seen = whole_row(context, undecided)
-    assert seen is not None
-    purge_row(context, seen, unfinished=True)
-    world.clock.sleep_ms(60_000)
-    world.mend()
-    assert all(row.corrupt is None and row.is_over for row in world.rows())

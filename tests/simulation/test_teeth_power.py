@@ -31,6 +31,7 @@ from tests.simulation.teeth import IN_NO_ORDER, Block, both_committed, put, seen
 from tests.simulation.world import TABLE, TRANSACTIONS
 from txn import Committed, Delete, Engine, Key, Mutation, Outcome
 from txn.assertions import Exact
+from txn.client.engine import RequestLike
 from txn.client.parts import PartsClient
 from txn.errors import AbortedError, CommitOutcomeUnknown
 from txn.model import Check
@@ -44,7 +45,7 @@ from txn.request import Request
 from txn.testing.faulty import Crash, Fault, Reply
 
 MOVE = [Mutation(X, b"1"), Mutation(Y, b"1")], [Exact(X, b"0"), Exact(Y, b"0")]
-REPLACE = [Mutation(X, b"2"), Mutation(Y, b"2")], []
+REPLACE: RequestLike = ([Mutation(X, b"2"), Mutation(Y, b"2")], [])
 Mode = Literal["stops", "goes on", "is overtaken"]
 MODES: tuple[Mode, ...] = ("stops", "goes on", "is overtaken")
 

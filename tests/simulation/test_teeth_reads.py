@@ -400,15 +400,6 @@ def test_what_is_older_than_the_first_known_change_stays(
     assert (found == {k.row: b"0" for k in founded}) is rule
 
 
-@both_protocols
-def test_a_key_that_only_the_second_listing_finds_changed_stays(world: World) -> None:
-    """The second listing may have passed its first change as the first listing may."""
-    commit(world, Mutation(Y, b"0"), ms=1_000)
-    instant = find_instant(world.engine().context, BOUNDS)
-    stories = [([Mutation(k, b"1")], [Mutation(k, b"2")]) for k in (K, X)]
-    assert read_past_undecided(world, instant, *stories) == {b"y": b"0"}
-
-
 def count_first_writes(patch: Patch) -> None:
     """Take the date of a fenced row's first write for proof that its place is later."""
     describe = instants._describe
