@@ -25,6 +25,7 @@ from tests.simulation.breaking import (
     stop_fsck,
     verify,
 )
+from tests.simulation.keys import A, X, Y, Z
 from tests.simulation.rules import both_protocols
 from tests.simulation.shapes import BY_NAME, FENCED, PARTED, SHAPES, Shape
 from tests.simulation.world import World, key
@@ -87,12 +88,12 @@ def test_the_same_by_other_ways_to_call(shape: Shape, way: str) -> None:
 def test_the_same_where_it_is_one_local_transaction(shape: Shape) -> None:
     calls = run(shape, atomic=True).calls
     assert [call.method for call in calls] == ["atomically"]
-    for first in faults_together(calls[0]):
+    for first in faults_together():
         broken = run(shape, {1: first}, atomic=True)
         assert not broken.world.leftovers()  # fsck has nothing to do
         assert all(row.status and row.status.is_finished for row in broken.world.rows())
         for call in broken.calls[1:]:
-            for second in faults_together(call):
+            for second in faults_together():
                 both = {1: first, call.number: second}
                 assert not run(shape, both, atomic=True).world.leftovers()
                 live_on(run(shape, both, atomic=True))
@@ -261,7 +262,7 @@ def verify_alone(broken: Run) -> None:
         assert values == shape.before, "an error says that nothing happened"
 
 
-A, X, Y, Z, Z2 = key("a"), key("x"), key("y"), key("z"), key("z", "w")
+Z2 = key("z", "w")
 REQUESTS = [
     ([Mutation(X, b"1")], []),
     ([Mutation(Y, b"1")], [Exact(A, b"other")]),
@@ -269,10 +270,7 @@ REQUESTS = [
 ]
 
 
-def send(
-    protocol: ProtocolName, batch_faults: dict[int, Fault]
-) -> tuple[list[bool], list[object], list[Call]]:
-    """Send the batch, and mend; return what is there, which must be what the client was told."""
+def send(protocol: ProtocolName, batch_faults: dict[int, Fault]) -> tuple[list[object], list[Call]]:
     world = World(protocol=protocol)
     calls: list[Call] = []
 
@@ -294,14 +292,14 @@ def send(
     for happened, result in zip(there, results, strict=False):
         if not isinstance(result, CommitOutcomeUnknown):
             assert happened is isinstance(result, Committed), result
-    return there, results, calls
+    return results, calls
 
 
 @both_protocols
 def test_each_transaction_of_a_batch_is_all_or_nothing_and_told_the_truth(
     protocol: ProtocolName,
 ) -> None:
-    _, results, calls = send(protocol, {})
+    results, calls = send(protocol, {})
     assert [type(result) for result in results] == [Committed, AssertionFailedError, Committed]
     for call in calls:
         for fault in faults(call):
@@ -316,13 +314,13 @@ def test_each_transaction_of_a_batch_is_all_or_nothing_and_told_the_truth(
 @both_protocols
 def test_any_two_calls_of_a_batch_may_fail(protocol: ProtocolName) -> None:
     """The look that follows a refused item may fail as well, which costs a retry."""
-    _, _, calls = send(protocol, {})
+    _, calls = send(protocol, {})
     for call in calls:
         for first in faults(call):
             if first.reply is not Reply.MAYBE_APPLIED:
                 continue
             for number in (call.number + 1, call.number + 2):
                 both = {call.number: first, number: Fault(NONE, Reply.NOT_APPLIED)}
-                _, results, _ = send(protocol, both)
+                results, _ = send(protocol, both)
                 assert not any(isinstance(result, StoreError) for result in results)
                 assert isinstance(results[0], Committed)

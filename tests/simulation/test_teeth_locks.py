@@ -12,7 +12,7 @@ from recovery import check, repair_all
 from tests.simulation import variants
 from tests.simulation.breaking import deliver_all
 from tests.simulation.calls import asks_for, checks, finishes, frees, reads_row, sleeps, takes
-from tests.simulation.keys import DAY_MS, FIRST, NONE, A, X, Y
+from tests.simulation.keys import DAY_MS, FIRST, HOUR_MS, LONG_MS, NONE, A, X, Y
 from tests.simulation.puppets import Puppet, plans, when
 from tests.simulation.rules import (
     Patch,
@@ -36,6 +36,8 @@ from tests.simulation.teeth import (
 from tests.simulation.world import POLICY, TABLE, World, key
 from txn import Cell, Delete, Engine, Key, Mutation, Policy
 from txn.assertions import Exact, Version
+from txn.client.engine import RequestLike
+from txn.clock import ManualClock
 from txn.errors import AbortedError, ConflictError, DeadlineError, TxnError
 from txn.model import KEEP_DELETES_MS, Edit
 from txn.protocol import fenced, recovery, six_phase
@@ -215,6 +217,26 @@ def test_a_waiting_owner_beats_and_is_let_live(rule: str, monkeypatch: Patch, wo
     assert bool(aborted) is (rule != "with")
     if rule == "with":
         assert both_committed(slow.finish(), *alternate([waiting, next_in_line]))
+
+
+class WallOnly(ManualClock):
+    """A clock that takes the time of day for a duration's."""
+
+    def monotonic_ms(self) -> int:
+        return self.wall_ms()
+
+
+@with_and_without
+def test_leases_are_measured_on_a_clock_that_does_not_jump(rule: bool, world: World) -> None:
+    """The time of day of whoever waits is set forward by an hour, and every living owner dead."""
+    putting(world, X).until(asks_for(Status.ASSERTED))
+    clock = ManualClock() if rule else WallOnly()
+    waiting = putting(world, X, value=b"2", clock=clock, policy=Policy(deadline_ms=LONG_MS))
+    waiting.until(sleeps)
+    clock.set_wall_ms(clock.wall_ms() + HOUR_MS)
+    for _ in range(20):
+        waiting.step()
+    assert world.rows()[0].status is (Status.LOCKED if rule else Status.ABORTED)
 
 
 def start_over(*works: Callable[..., object]) -> recovery.Finish:
