@@ -76,7 +76,6 @@ def judge(plans: Iterable[Plan]) -> None:
 
 
 def run(plan: Plan) -> tuple[list[Transaction], list[Transaction]]:
-    """Return what writers and readers have left."""
     rng = Random(plan.seed)
     started_ns = time.monotonic_ns()
     with open_engine(plan.uris[0], plan.transactions, plan.protocol) as engine:

@@ -104,7 +104,6 @@ REGISTERS: dict[str, History] = {
 
 @pytest.mark.parametrize("name", LISTS)
 def test_nothing_is_wrong_with_lists(name: str) -> None:
-    """A checker that cries wolf is not listened to."""
     assert check_lists(tell(*LISTS[name])) == []
 
 
@@ -197,7 +196,6 @@ def test_what_is_wrong_with_registers_is_seen(name: str) -> None:
 
 
 def test_what_its_writer_went_on_to_replace_is_seen() -> None:
-    """G1b comes with the read skew that it is."""
     writer = t("w", Write("x", 1), Write("x", 2))
     assert Kind.G1B in kinds(check_lists([writer, *tell("a x=1")]))
     assert Kind.G1B in kinds(check_registers([writer, t("a", Read("x", 1))]))

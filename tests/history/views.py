@@ -220,7 +220,6 @@ class Gap(NamedTuple):
 
 
 def with_absences_named(history: Sequence[Transaction]) -> list[Transaction]:
-    """Return the history with each read of nothing named after the deletion that it saw."""
     gaps = _gaps([t for t in history if t.ending is not Ending.ABORTED])
     return [_renamed(t, gaps) for t in history]
 

@@ -64,7 +64,6 @@ class Bank:
         return [key(f"bank-{i % self.rows}", f"account-{i}") for i in range(self.size)]
 
     def open(self, engine: Engine) -> None:
-        """Put the same amount into every account."""
         changes = tuple(Change(i, 0, START) for i in range(self.size))
         attempt = self._attempt(changes, None)
         attempt.result = engine.commit(self._mutations(attempt))

@@ -504,7 +504,6 @@ class Background(Finisher):
 
 
 def draw_fault(random: Random, call: Call, crash_rate: float) -> Fault:
-    """Draw what goes wrong with a call."""
     reply = Reply.CRASH if random.random() < crash_rate else Reply.MAYBE_APPLIED
     if call.method == "atomically":
         done = random.choice((None, frozenset[int]()))

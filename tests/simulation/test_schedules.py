@@ -28,7 +28,6 @@ def test_money_is_neither_made_nor_lost(group: int) -> None:
 
 @pytest.mark.parametrize("protocol", PROTOCOLS)
 def test_a_schedule_is_the_same_each_time(protocol: ProtocolName) -> None:
-    """A failure that cannot be run again cannot be understood."""
     told: list[list[str]] = [[], []]
     for lines in told:
         Schedule(37, lines.append, protocol).run()

@@ -44,7 +44,6 @@ MARKERS = [
 
 @pytest.fixture
 def world(world: World) -> World:
-    """One in which X is 0."""
     put(world, X, value=b"0")
     return world
 
@@ -364,7 +363,6 @@ def take_unreadable_rows_for_finished(patch: Patch) -> None:
 
 
 def judge_locks_of_decided(world: World, name: bytes, stored: bytes | None, kept: bool) -> None:
-    """Spoil a decided row, and let another client ask for its lock."""
     (row_key,) = (row.row_key for row in world.rows() if row.status is Status.ASSERTED)
     later_ms = world.clock.wall_ms() + 1
     world.memory.write([Edit(column(TRANSACTIONS, row_key, name), stored, later_ms)])

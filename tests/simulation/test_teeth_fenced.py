@@ -37,7 +37,6 @@ PATIENT = Policy(deadline_ms=LONG_MS, lock_ttl_ms=LONG_MS)
 
 @pytest.fixture
 def world(world: World) -> World:
-    """One in which X is 0."""
     put(world, X, value=b"0")
     return world
 
@@ -122,7 +121,6 @@ def test_statuses_have_times_of_their_own(rule: bool, world: World) -> None:
 
 
 def delete_past(world: World) -> None:
-    """Let others finish what was decided, delete the key, and drop the marker."""
     world.mend()
     world.engine().commit([Delete(X)])
     world.memory.compact(TABLE)

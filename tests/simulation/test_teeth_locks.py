@@ -51,7 +51,6 @@ from txn.testing.faulty import Call, Fault
 
 
 def repeated(call: Call) -> Fault:
-    """Everything that this call asks for happens once more, later."""
     return Fault(late=frozenset(range(len(call.items))))
 
 
@@ -60,7 +59,6 @@ def unlocks(call: Call) -> bool:
 
 
 def can_hold(context: Context, wanted: Key) -> bool:
-    """Whether another transaction gets the lock of a key."""
     other = begin_commit(context, bind_request([Mutation(wanted, b"2")]), 1000)
     return take_locks(context, [(other, wanted)]) == []
 
@@ -331,7 +329,6 @@ def retire(engine: Engine, retention_ms: int = KEEP_DELETES_MS) -> bool:
 
 
 def retires(call: Call) -> bool:
-    """Match the delete of a retirer."""
     edits = [item for item in call.items if isinstance(item, Edit)]
     return any(edit.value is None for item in checks(call) for edit in item.edits) or any(
         edit.value is None and edit.key == X.lock for edit in edits

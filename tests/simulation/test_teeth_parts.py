@@ -42,7 +42,6 @@ pytestmark = pytest.mark.fast
 
 
 def begin(world: World, engine: Engine | None = None) -> tuple[PartsClient, bytes, int]:
-    """Write two parts, of X and of Y, by two tasks."""
     put(world, X, Y, value=b"0")
     client = PartsClient(engine or world.engine())
     transaction = client.begin()
@@ -84,7 +83,6 @@ def test_only_counted_parts_are_committed(rule: bool, world: World) -> None:
 @both_protocols
 @without(PARTS_RULES["parts are not finished first"])
 def test_a_transaction_goes_on_when_its_parts_are_complete(rule: bool, world: World) -> None:
-    """So parts that come late are told from those that were decided."""
     client, transaction, newest = begin(world)
     client.commit(transaction, [1, 1], newest)
     world.mend()
@@ -200,7 +198,6 @@ def test_of_a_purged_transaction_all_parts_abort(
 @both_protocols
 @without(PARTS_RULES["parts are not counted"])
 def test_a_part_that_a_scan_missed_is_looked_up(rule: bool, world: World) -> None:
-    """The transaction would be complete without it."""
     _, transaction, newest = begin(world)
     hiding = Hiding(world.memory, child_key(transaction, 1, 0), scans=True)
     client = PartsClient(world.client(store=hiding)[0])

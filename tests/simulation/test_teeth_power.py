@@ -56,7 +56,6 @@ def world_with(is_deferred: Kind, protocol: ProtocolName = "six-phase") -> Power
 
 
 def move(engine: Engine) -> object:
-    """Replace both 0 by 1."""
     return engine.commit_many([MOVE])[0]
 
 
@@ -82,7 +81,6 @@ SETS: dict[ProtocolName, dict[str, Kind]] = {"six-phase": SIX_PHASE, "fenced": F
 def run_to(
     steps: int, is_deferred: Kind, protocol: ProtocolName
 ) -> tuple[PowerWorld, Puppet[object], bool]:
-    """Let a client make so many calls; return whether it has more to make."""
     world = world_with(is_deferred, protocol)
     client = Puppet(world, move)
     has_more = all(client.step() for _ in range(steps + 1))

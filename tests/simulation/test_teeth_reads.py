@@ -339,7 +339,6 @@ def commit(world: World, *changes: Mutation | Delete, ms: int = 5) -> bytes:
 
 
 def read(engine: Engine, instant: Instant) -> Values:
-    """Return what a task that reads now shows, by row."""
     span = Span(TABLE)
     rows = restore_rows(engine.context, [span], instant, list(engine.backend.scan(span)))
     return {key.row: cell.value for row in rows for key, cell in row.cells.items()}

@@ -41,7 +41,6 @@ VARIANTS: dict[str, TakeOut] = {
 
 @pytest.mark.parametrize("name", VARIANTS)
 def test_schedules_find_what_a_missing_safeguard_breaks(name: str, monkeypatch: Patch) -> None:
-    """Random schedules that find nothing prove something only if they find this."""
     VARIANTS[name](monkeypatch)
     with pytest.raises(AssertionError, match="--schedules 1 --seed"):
         run_many(range(MOST))
@@ -80,7 +79,6 @@ def test_schedules_find_what_must_not_be_deferred(name: str, protocol: ProtocolN
 
 @without("protocol.commit.decide", variants.believe)
 def test_the_exploration_finds_a_client_that_lies(rule: bool) -> None:
-    """The same of the exhaustive part."""
     shape = BY_NAME["two rows, asserted"]
     decision = next(call for call in run(shape).calls if asks_for(Status.ASSERTED)(call))
     with nullcontext() if rule else pytest.raises(AssertionError, match="nothing happened"):

@@ -107,7 +107,6 @@ class World:
         assert not self.rows()
 
     def fsck(self, grace_ms: int = GRACE_MS, retention_ms: int = RETENTION_MS) -> None:
-        """Repair once what it finds."""
         context = self.engine().context
         for finding in check(context, grace_ms=grace_ms, retention_ms=retention_ms):
             repair(context, finding)
