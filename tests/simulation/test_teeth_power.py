@@ -36,7 +36,7 @@ from txn.model import Check
 from txn.protocol import prepare as prepare_module
 from txn.protocol.locks import holder_of, release_locks
 from txn.protocol.recovery import poison
-from txn.protocol.row import child_key, status_key
+from txn.protocol.row import FREE, child_key, status_key
 from txn.protocol.statuses import ProtocolName, Status
 from txn.protocol.transaction import Transaction
 from txn.request import Request
@@ -146,6 +146,14 @@ def test_each_member_of_the_set_may_be_lost(protocol: ProtocolName, name: str) -
     """Alone or with all others, in all ways; docs/protocol.md has the argument for each."""
     kind = SETS[protocol].get(name, is_sent_deferred)
     assert lose_all_tails(lambda check: check.is_deferred and kind(check), protocol)
+
+
+def test_fsck_empties_tags_again_that_were_lost() -> None:
+    world = world_with(is_any(is_empty_tag, is_unlock))
+    world.engine().commit(MOVE[0])
+    assert world.lose(X) == 2
+    world.mend()
+    assert world.values([X, X.lock, X.tag]) == {X: b"1", X.lock: FREE, X.tag: FREE}
 
 
 @both_protocols
