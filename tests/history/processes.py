@@ -7,7 +7,7 @@ import subprocess
 import sys
 import threading
 import time
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass
 from pathlib import Path
@@ -76,7 +76,6 @@ def judge(plans: Iterable[Plan]) -> None:
 
 
 def run(plan: Plan) -> tuple[list[Transaction], list[Transaction]]:
-    """Return what writers and readers have left."""
     rng = Random(plan.seed)
     started_ns = time.monotonic_ns()
     with open_engine(plan.uris[0], plan.transactions, plan.protocol) as engine:
@@ -182,7 +181,8 @@ def main() -> None:
                 time.sleep(READER_REST_S)
                 work.look(engine)
             elif rng.random() < 0.3:
-                rng.choice([work.look, work.scan])(engine)
+                looks: list[Callable[[Engine], object]] = [work.look, work.scan]
+                rng.choice(looks)(engine)
             else:
                 write = rng.choice([work.write, work.block])
                 write(engine, rng.choice(["complete", "decided"]))

@@ -14,7 +14,7 @@ from unittest.mock import patch
 
 from tests.history.anomalies import Anomaly
 from tests.history.recording import Line, Recorder, history
-from tests.history.workload import LISTS, MODELS, Commit, Model, Observation, Work, atomic
+from tests.history.workload import LISTS, MODELS, Model, Observation, Work, atomic
 from tests.simulation import schedule as schedule_module
 from tests.simulation.calls import asks_for
 from tests.simulation.feeding import SlowNetwork
@@ -96,29 +96,22 @@ class Clerk:
     def __init__(self, work: Work, readers: Work) -> None:
         self._work = work
         self._readers = readers
-
-    @property
-    def accounts(self) -> Sequence[Key]:
-        return self._work.keys
+        self.accounts = work.keys
+        self.transfer_by, self.transfer_many = work.write_by, work.write_many
 
     def open(self, engine: Engine) -> None:
         """Lists and registers need no founding."""
 
-    def look(self, engine: Engine) -> object:
+    def look(self, engine: Engine) -> None:
         readers = self._readers
         if readers.look_with is atomic and readers.rng.random() < 0.4:
-            return readers.scan(engine)
-        return readers.look(engine)
+            readers.scan(engine)
+        else:
+            readers.look(engine)
 
     def transfer(self, engine: Engine, ack: Ack, once: str | None) -> None:
         work = self._work
         (work.block if work.rng.random() < 0.4 else work.write)(engine, ack, once)
-
-    def transfer_by(self, commit: Commit, engine: Engine, once: str | None) -> None:
-        self._work.write_by(commit, engine, once)
-
-    def transfer_many(self, engine: Engine, ack: Ack, tokens: Sequence[str | None]) -> None:
-        self._work.write_many(engine, ack, tokens)
 
 
 def found(
@@ -199,11 +192,12 @@ class Snapshots(HistorySchedule):
     def _read_snapshot(self, readers: Work, planner: Engine) -> None:
         """Read the table in tasks, each of which opens the store for itself and lists slowly."""
         recorder, keys = readers.recorder, readers.keys
-        start = recorder.now()
+        began = recorder.now()
         instant = find_instant(planner.context, Bounds(0, LATENESS_MS))
         end = recorder.now()
         cuts = sorted(self.random.sample([key.row for key in keys], self.random.randint(0, 2)))
-        spans = [Span(TABLE, *ends) for ends in pairwise([b"", *cuts, None])]
+        ends = pairwise([b"", *cuts, None])
+        spans = [Span(TABLE, start or b"", stop) for start, stop in ends]
         self.random.shuffle(spans)
         cells: dict[Key, Cell | None] = dict.fromkeys(keys)
         for number, span in enumerate(spans):
@@ -213,7 +207,7 @@ class Snapshots(HistorySchedule):
             rows = task.backend.scan(span)
             for row in restore_rows(task.context, [span], instant, rows):
                 cells.update(row.cells)
-        recorder.did(readers._next(), [readers._read(key, cells) for key in keys], start, end)
+        recorder.did(readers._next(), [readers._read(key, cells) for key in keys], began, end)
         self.found += 1
 
 

@@ -41,7 +41,6 @@ SCHEDULES: list[tuple[type[HistorySchedule], ProtocolName, int]] = [
 def test_histories_are_strictly_serialisable(
     kind: type[HistorySchedule], protocol: ProtocolName, many: int, model: str, group: int
 ) -> None:
-    """Whatever fails, whoever stops, whatever comes late: one after the other, in real time."""
     each = -(-many // len(MODELS) // GROUPS)
     seeds = range(group * each, (group + 1) * each)
     wrong = next(found(seeds, MODELS[model], kind, protocol=protocol), None)
@@ -96,7 +95,6 @@ MISSING_AMONG_BLOCKS: dict[str, tuple[Kind, TakeOut]] = {
 
 @pytest.mark.parametrize("name", [*MISSING, *MISSING_AMONG_BLOCKS])
 def test_a_missing_safeguard_shows_in_a_history(name: str, monkeypatch: Patch) -> None:
-    """A checker that finds nothing proves something only if it finds this, by its name."""
     kind, take_out = {**MISSING, **MISSING_AMONG_BLOCKS}[name]
     take_out(monkeypatch)
     schedules = HistorySchedule if name in MISSING else Blocks

@@ -215,12 +215,11 @@ class Gap(NamedTuple):
 
     def may_be_met_by(self, t: Transaction) -> bool:
         begins = self.since is None or t.end is None or self.since.start < t.end
-        last = self.until and self.until.known_end
+        last = self.until.known_end if self.until else None
         return self.since is not t and begins and (last is None or t.start < last)
 
 
 def with_absences_named(history: Sequence[Transaction]) -> list[Transaction]:
-    """Return the history with each read of nothing named after the deletion that it saw."""
     gaps = _gaps([t for t in history if t.ending is not Ending.ABORTED])
     return [_renamed(t, gaps) for t in history]
 

@@ -179,14 +179,14 @@ class Work:
         for _ in range(self.rng.randint(1, 2)):
             if self.rng.random() < 0.5:
                 keys = self.some(self.keys)
-                cells.update({key: _undated(value) for key, value in t.get_many(keys).items()})
+                cells.update({key: undated(value) for key, value in t.get_many(keys).items()})
                 events += [self._read(key, cells) for key in keys]
             else:
                 wanted, inside = self._range()
                 found = {
                     k: c.value for row in t.scan(*_bounds(wanted)) for k, c in row.cells.items()
                 }
-                cells.update({key: _undated(found.get(key)) for key in inside})
+                cells.update({key: undated(found.get(key)) for key in inside})
                 events += self._scanned(inside, cells)
         return events, cells
 
@@ -254,5 +254,5 @@ def _text(key: Key) -> str:
     return f"{key.row.decode()}/{key.column.decode()}"
 
 
-def _undated(value: bytes | None) -> Cell | None:
+def undated(value: bytes | None) -> Cell | None:
     return None if value is None else Cell(value, 0)

@@ -11,7 +11,6 @@ from tests.model.worlds import (
     CASES,
     HARMLESS_ALONE,
     HARMLESS_FENCED,
-    LARGE_CASES,
     SHAPES,
     WITHOUT,
     WORLDS,
@@ -66,16 +65,3 @@ def test_the_page_tells_what_each_rule_keeps() -> None:
     told |= {f"fenced: {rule}": fenced for rule, _, fenced in rows if fenced}
     assert told == {rule: violated for rule, (_, violated) in WITHOUT.items()}
     assert all(f"| `{name}` |" in page for name in properties().values())
-
-
-def test_the_page_names_every_world_and_shape() -> None:
-    page = (MODEL / "README.md").read_text()
-    rows = re.findall(r"^\| ([^|`]+?) \| ([\d, ]+|-) \| ([\d, ]+|-) \|$", page, re.MULTILINE)
-    told = {world: six_phase for world, six_phase, _ in rows if six_phase != "-"}
-    told |= {f"fenced {world}": fenced for world, _, fenced in rows if fenced != "-"}
-    searched: dict[str, set[int]] = {world: set() for world in WORLDS}
-    for world, shape in CASES + LARGE_CASES:
-        searched[world].add(shape)
-    assert {world: {*map(int, shapes.split(","))} for world, shapes in told.items()} == searched
-    words = " ".join(page.split())
-    assert [shape for n, shape in SHAPES.items() if f" {n} {shape}" not in words] == []

@@ -42,7 +42,6 @@ def parse(arguments: list[str] | None) -> argparse.Namespace:
 
 
 def run_all(seeds: range, processes: int, protocol: ProtocolName) -> str | None:
-    """Run all seeds; return the first failure."""
     chunks = [seeds[at : at + CHUNK] for at in range(0, len(seeds), CHUNK)]
     context = get_context("spawn")  # a fork would copy the bar's thread half-way
     with context.Pool(processes) as pool:

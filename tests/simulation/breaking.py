@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from functools import partial
 from itertools import combinations, count
@@ -153,17 +153,14 @@ def stop_fsck(world: World, number: int, applied: frozenset[int] | None = None) 
 
 
 def faults(call: Call) -> Iterator[Fault]:
-    yield Fault(applied=NONE, reply=Reply.NOT_APPLIED)
-    for applied in parts(call):
-        yield Fault(applied=applied, reply=Reply.MAYBE_APPLIED)
-        yield Fault(applied=applied, reply=Reply.CRASH)
+    yield from faults_together(parts(call))
     if call.method in CHANGING:
         yield Fault(twice=True)
 
 
-def faults_together(call: Call) -> Iterator[Fault]:
+def faults_together(parts: Iterable[frozenset[int] | None] = (None, NONE)) -> Iterator[Fault]:
     yield Fault(applied=NONE, reply=Reply.NOT_APPLIED)
-    for applied in (None, NONE):
+    for applied in parts:
         yield Fault(applied=applied, reply=Reply.MAYBE_APPLIED)
         yield Fault(applied=applied, reply=Reply.CRASH)
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable
 
 from txn import Cell, Key
 from txn.model import LOCK_SUFFIX, Check, Edit
@@ -66,15 +66,15 @@ def sleeps(call: Call) -> bool:
     return call.method == "sleep"
 
 
-def checks(call: Call) -> Iterable[Check]:
+def checks(call: Call) -> list[Check]:
     return [item for item in call.items if isinstance(item, Check)]
 
 
-def keys(call: Call) -> Iterable[Key]:
+def keys(call: Call) -> list[Key]:
     return [item for item in call.items if isinstance(item, Key)]
 
 
-def puts(item: object) -> Iterable[tuple[Key, bytes | None]]:
+def puts(item: object) -> list[tuple[Key, bytes | None]]:
     if isinstance(item, Check):
         return [*item.puts, *((edit.key, edit.value) for edit in item.edits)]
     return [(item.key, item.value)] if isinstance(item, Edit) else []

@@ -97,12 +97,13 @@ class RowByRow(Wrapper):
         self._stop = stop
         self._backwards = backwards
 
-    def read(self, keys: Collection[Key]) -> dict[Key, Cell | None]:
+    def read(self, *groups: Collection[Key]) -> dict[Key, Cell | None]:
         found: dict[Key, Cell | None] = {}
-        for row in sorted({key.row for key in keys}, reverse=self._backwards):
-            of_row = [key for key in keys if key.row == row]
-            self._stop(Call(0, "row", tuple(of_row)))
-            found.update(self._inner.read(of_row))
+        for keys in groups:
+            for row in sorted({key.row for key in keys}, reverse=self._backwards):
+                of_row = [key for key in keys if key.row == row]
+                self._stop(Call(0, "row", tuple(of_row)))
+                found.update(self._inner.read(of_row))
         return found
 
     def scan(

@@ -125,7 +125,6 @@ class RegionStore(Wrapper):
             self._is_inside = False
 
     def compact(self, table: bytes, purge_before_ms: int | None = None) -> None:
-        """Compact a table."""
         for region in [region for region in self.pending if region.table == table]:
             self.flush(region)
         self._inner.compact(table, purge_before_ms)

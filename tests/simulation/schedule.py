@@ -19,6 +19,8 @@ from tests.simulation.scheduler import ActorClock, Network, Scheduler
 from tests.simulation.telling import told
 from tests.simulation.world import LOGS, TABLE, TRANSACTIONS, D, OneCell, accept, key, mend
 from txn import Committed, Engine, Policy, Request
+from txn.client.finisher import Finisher
+from txn.client.local import LocalBackend
 from txn.client.parts import PartsClient
 from txn.errors import (
     AbortedError,
@@ -33,10 +35,10 @@ from txn.policy import Checking
 from txn.protocol import context as context_module
 from txn.protocol.context import Context
 from txn.protocol.protocols import protocol_key
-from txn.protocol.recovery import Finish, finish_or_leave, mark_complete, roll_forward
+from txn.protocol.recovery import finish_or_leave, mark_complete, roll_forward
 from txn.protocol.row import FAMILY
-from txn.protocol.statuses import PROTOCOLS, ProtocolName, Status
-from txn.protocol.transaction import Transaction, advance
+from txn.protocol.statuses import PROTOCOLS, ProtocolName
+from txn.protocol.transaction import Transaction
 from txn.request import Ack
 from txn.stores.base import Store
 from txn.stores.local import LocalStore
@@ -421,11 +423,13 @@ class Schedule:
             clock=clock,
             rng=self.random,
         )
-        engine._backend._finisher = Background(self, name, engine.context)
+        backend = engine.backend
+        assert isinstance(backend, LocalBackend)
+        backend._finisher = Background(self, name, engine.context)
         if misses:
-            mislead(engine._backend._resolver, self._lost)
+            mislead(backend._resolver, self._lost)
         for known in (self.bank.accounts[0], key("log", table=LOGS)):
-            engine._backend._families.of(known)
+            backend._families.of(known)
         store.plan = partial(self._plan, name) if faults else partial(self._told, name)
         return engine
 
@@ -469,43 +473,24 @@ class Schedule:
                 assert fine, f"nothing was in the way: {attempt}"
 
 
-class Once:
+class Once(partial[object]):
     """A task that may be done again."""
 
-    def __init__(self, task: Task) -> None:
-        self._task = task
 
-    def __call__(self, engine: Engine) -> object:
-        return self._task(engine)
-
-
-class Background:
-    """What finishes decided transactions here: an actor, where a program has a thread."""
+class Background(Finisher):
+    """One that finishes transactions in an actor, where a program has a thread."""
 
     def __init__(self, schedule: Schedule, name: str, context: Context) -> None:
+        super().__init__(context)
         self._schedule = schedule
         self._name = name
-        self._context = context
         self._running = 0
 
-    def submit(self, context: Context, transactions: Sequence[Transaction]) -> None:
-        self._begin(roll_forward, transactions)
-
-    def release(self, context: Context, transactions: Sequence[Transaction]) -> None:
-        is_remote = "remote_calls" in context.store.features
-        roll_forward(context, transactions, self._complete_later if is_remote else advance)
-
-    def _complete_later(
-        self, context: Context, transactions: Sequence[Transaction], reached: Status
-    ) -> None:
-        for t in transactions:
-            t.status = reached
-        self._begin(mark_complete, transactions)
-
-    def _begin(self, work: Finish, transactions: Sequence[Transaction]) -> None:
+    def _enqueue(self, name: str, transactions: Sequence[Transaction]) -> None:
         self._running += 1
 
         def finish() -> None:
+            work = roll_forward if name == "decided" else mark_complete
             try:
                 finish_or_leave(self._context, "roll forward", work, transactions)
             finally:
@@ -517,12 +502,8 @@ class Background:
         while self._running:
             self._schedule.scheduler.sleep_ms(1)
 
-    def close(self) -> None:
-        self.flush()
-
 
 def draw_fault(random: Random, call: Call, crash_rate: float) -> Fault:
-    """Draw what goes wrong with a call."""
     reply = Reply.CRASH if random.random() < crash_rate else Reply.MAYBE_APPLIED
     if call.method == "atomically":
         done = random.choice((None, frozenset[int]()))

@@ -22,7 +22,6 @@ IN_NO_ORDER = [True, False, True]
 
 
 def add(engine: Engine) -> object:
-    """Replace 0 by 1."""
     return engine.commit_many([ADD])[0]
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from contextlib import suppress
+from functools import partial
 
 import pytest
 
@@ -24,11 +25,12 @@ from tests.simulation.breaking import (
     stop_fsck,
     verify,
 )
+from tests.simulation.keys import A, X, Y, Z
 from tests.simulation.rules import both_protocols
 from tests.simulation.shapes import BY_NAME, FENCED, PARTED, SHAPES, Shape
 from tests.simulation.world import World, key
 from txn import AssertionFailedError, CommitOutcomeUnknown, Committed, Exact, Mutation, StoreError
-from txn.protocol.statuses import ProtocolName, Status
+from txn.protocol.statuses import ProtocolName
 from txn.testing.faulty import Call, Crash, Fault, Reply
 
 pytestmark = pytest.mark.slow
@@ -69,14 +71,15 @@ def test_any_call_may_fail_or_be_the_last(shape: Shape) -> None:
 @pytest.mark.parametrize("way", ["one_cell", "reads_early"])
 def test_the_same_by_other_ways_to_call(shape: Shape, way: str) -> None:
     """The status is never there without the buffer or the plan; an abort makes 1-LOCKED fail."""
-    calls = run(shape, **{way: True}).calls
+    run_so = partial(run, shape, one_cell=way == "one_cell", reads_early=way == "reads_early")
+    calls = run_so().calls
     for call in calls:
         for fault in faults(call):
-            live_on(run(shape, {call.number: fault}, **{way: True}))
+            live_on(run_so({call.number: fault}))
         for late in late_parts(call) if way == "one_cell" else ():
             for point in points(shape, call, len(calls)):
                 again = {call.number: Fault(late=late)}
-                live_on(run(shape, again, point, one_cell=True), point)
+                live_on(run_so(again, point), point)
     if way == "reads_early":
         assert [call.method for call in calls[1:3]] == ["read", "check_and_put"]
 
@@ -85,12 +88,12 @@ def test_the_same_by_other_ways_to_call(shape: Shape, way: str) -> None:
 def test_the_same_where_it_is_one_local_transaction(shape: Shape) -> None:
     calls = run(shape, atomic=True).calls
     assert [call.method for call in calls] == ["atomically"]
-    for first in faults_together(calls[0]):
+    for first in faults_together():
         broken = run(shape, {1: first}, atomic=True)
         assert not broken.world.leftovers()  # fsck has nothing to do
         assert all(row.status and row.status.is_finished for row in broken.world.rows())
         for call in broken.calls[1:]:
-            for second in faults_together(call):
+            for second in faults_together():
                 both = {1: first, call.number: second}
                 assert not run(shape, both, atomic=True).world.leftovers()
                 live_on(run(shape, both, atomic=True))
@@ -259,7 +262,7 @@ def verify_alone(broken: Run) -> None:
         assert values == shape.before, "an error says that nothing happened"
 
 
-A, X, Y, Z, Z2 = key("a"), key("x"), key("y"), key("z"), key("z", "w")
+Z2 = key("z", "w")
 REQUESTS = [
     ([Mutation(X, b"1")], []),
     ([Mutation(Y, b"1")], [Exact(A, b"other")]),
@@ -267,10 +270,7 @@ REQUESTS = [
 ]
 
 
-def send(
-    protocol: ProtocolName, batch_faults: dict[int, Fault]
-) -> tuple[list[bool], list[object], list[Call]]:
-    """Send the batch, and mend; return what is there, which must be what the client was told."""
+def send(protocol: ProtocolName, batch_faults: dict[int, Fault]) -> tuple[list[object], list[Call]]:
     world = World(protocol=protocol)
     calls: list[Call] = []
 
@@ -292,14 +292,14 @@ def send(
     for happened, result in zip(there, results, strict=False):
         if not isinstance(result, CommitOutcomeUnknown):
             assert happened is isinstance(result, Committed), result
-    return there, results, calls
+    return results, calls
 
 
 @both_protocols
 def test_each_transaction_of_a_batch_is_all_or_nothing_and_told_the_truth(
     protocol: ProtocolName,
 ) -> None:
-    _, results, calls = send(protocol, {})
+    results, calls = send(protocol, {})
     assert [type(result) for result in results] == [Committed, AssertionFailedError, Committed]
     for call in calls:
         for fault in faults(call):
@@ -314,23 +314,13 @@ def test_each_transaction_of_a_batch_is_all_or_nothing_and_told_the_truth(
 @both_protocols
 def test_any_two_calls_of_a_batch_may_fail(protocol: ProtocolName) -> None:
     """The look that follows a refused item may fail as well, which costs a retry."""
-    _, _, calls = send(protocol, {})
+    _, calls = send(protocol, {})
     for call in calls:
         for first in faults(call):
             if first.reply is not Reply.MAYBE_APPLIED:
                 continue
             for number in (call.number + 1, call.number + 2):
                 both = {call.number: first, number: Fault(NONE, Reply.NOT_APPLIED)}
-                _, results, _ = send(protocol, both)
+                results, _ = send(protocol, both)
                 assert not any(isinstance(result, StoreError) for result in results)
                 assert isinstance(results[0], Committed)
-
-
-@both_protocols
-def test_a_batch_of_which_a_part_was_decided_is_finished_by_fsck(protocol: ProtocolName) -> None:
-    _, _, calls = send(protocol, {})
-    decision = next(c for c in calls if Status.ASSERTED.value in repr(c.items).encode())
-    assert len(decision.items) == 2
-    for only in (0, 1):
-        there, _, _ = send(protocol, {decision.number: Fault(frozenset({only}), Reply.CRASH)})
-        assert there == [only == 0, False, only == 1]

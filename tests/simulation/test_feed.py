@@ -24,7 +24,6 @@ each_protocol = pytest.mark.parametrize("protocol", PROTOCOLS)
 
 @each_protocol
 def test_each_transaction_is_told_once(protocol: ProtocolName) -> None:
-    """Whatever fails, whoever stops, however late a decision is seen."""
     run_feeds(range(SCHEDULES), protocol)
 
 

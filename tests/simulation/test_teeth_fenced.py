@@ -16,15 +16,14 @@ from tests.simulation.puppets import Puppet, lock_without_row, plans, when
 from tests.simulation.rules import Patch, TakeOut, with_and_without, without
 from tests.simulation.teeth import add, ahead, both_committed, die, put
 from tests.simulation.variants import free_without_poison
-from tests.simulation.world import POLICY, TABLE, TRANSACTIONS, World
+from tests.simulation.world import POLICY, TABLE, World
 from txn import Committed, Delete, Engine, Key, Mutation, Policy
 from txn.assertions import Exact, Or
-from txn.clock import ManualClock
 from txn.errors import AssertionFailedError, ConflictError
 from txn.model import Check
 from txn.protocol import commit, fenced, recovery
 from txn.protocol.locks import holder_of
-from txn.protocol.row import RowState, status_key
+from txn.protocol.row import RowState
 from txn.protocol.statuses import Status
 from txn.testing.faulty import Crash, Fault, Reply
 
@@ -38,7 +37,6 @@ PATIENT = Policy(deadline_ms=LONG_MS, lock_ttl_ms=LONG_MS)
 
 @pytest.fixture
 def world(world: World) -> World:
-    """One in which X is 0."""
     put(world, X, value=b"0")
     return world
 
@@ -122,26 +120,7 @@ def test_statuses_have_times_of_their_own(rule: bool, world: World) -> None:
         assert world.values([X]) == {X: b"1"}
 
 
-@with_and_without
-def test_a_retry_has_a_row_key_of_its_own(rule: bool, world: World) -> None:
-    """A late 7-ABORTED of the first attempt would hide the status of the second."""
-    stop = when(asks_for(Status.ASSERTED), Fault(NONE, Reply.CRASH))
-    doomed, _ = world.client(stop, clock=ManualClock(), seed=77)
-    with pytest.raises(Crash):
-        doomed.commit(*ADD)
-    helper, store = world.client(when(asks_for(Status.ABORTED), Fault(late=frozenset(range(2)))))
-    world.mend(helper.context)
-    world.collect()
-    world.memory.compact(TRANSACTIONS)
-    again, _ = world.client(clock=ManualClock(), seed=78 if rule else 77)
-    result = again.commit(*ADD)
-    deliver_all(store)
-    status = status_key(TRANSACTIONS, result.transaction)
-    assert world.values([status]) == {status: b"5-COMPLETE" if rule else b"7-ABORTED"}
-
-
 def delete_past(world: World) -> None:
-    """Let others finish what was decided, delete the key, and drop the marker."""
     world.mend()
     world.engine().commit([Delete(X)])
     world.memory.compact(TABLE)

@@ -36,6 +36,7 @@ from tests.simulation.teeth import (
 from tests.simulation.world import POLICY, TABLE, World, key
 from txn import Cell, Delete, Engine, Key, Mutation, Policy
 from txn.assertions import Exact, Version
+from txn.client.engine import RequestLike
 from txn.clock import ManualClock
 from txn.errors import AbortedError, ConflictError, DeadlineError, TxnError
 from txn.model import KEEP_DELETES_MS, Edit
@@ -50,7 +51,6 @@ from txn.testing.faulty import Call, Fault
 
 
 def repeated(call: Call) -> Fault:
-    """Everything that this call asks for happens once more, later."""
     return Fault(late=frozenset(range(len(call.items))))
 
 
@@ -59,7 +59,6 @@ def unlocks(call: Call) -> bool:
 
 
 def can_hold(context: Context, wanted: Key) -> bool:
-    """Whether another transaction gets the lock of a key."""
     other = begin_commit(context, bind_request([Mutation(wanted, b"2")]), 1000)
     return take_locks(context, [(other, wanted)]) == []
 
@@ -70,11 +69,7 @@ def two_can_hold(world: World, wanted: Key) -> bool:
     return can_hold(context, wanted)
 
 
-def unlocking(work: recovery.Finish) -> TakeOut:
-    return lambda patch: variants.set_unlock(patch, work)
-
-
-@without(unlocking(variants.unlock_by_write))
+@without(variants.unlock_by_write)
 def test_a_lock_is_freed_by_compare_and_set(rule: bool, world: World) -> None:
     """T1's unlock lands once more when T2 holds the key. A plain write would free it for T3."""
     client, store = world.client(lambda call: repeated(call) if unlocks(call) else Fault())
@@ -86,7 +81,7 @@ def test_a_lock_is_freed_by_compare_and_set(rule: bool, world: World) -> None:
     assert can_hold(context, X) is not rule
 
 
-@without(unlocking(variants.unlock_by_marker))
+@without(variants.unlock_by_marker)
 def test_free_is_an_empty_value_and_no_delete(rule: bool, world: World) -> None:
     """A delete marker masks the lock that comes in the same millisecond."""
     put(world, X)
@@ -96,7 +91,7 @@ def test_free_is_an_empty_value_and_no_delete(rule: bool, world: World) -> None:
 def trust_locks(patch: Patch) -> None:
     verdict = six_phase.judge_cells
 
-    def trust(context: Context, t: PendingCommit, cells: Any, *more: Any, **options: bool) -> Any:
+    def trust(context: Context, t: PendingCommit, cells: Any, *more: Any, **options: Any) -> Any:
         mine = {lock: Cell(t.row_key, 1) for lock in t.locks.values()}
         return verdict(context, t, {**cells, **mine}, *more, **options)
 
@@ -108,7 +103,7 @@ def test_a_lock_that_is_not_there_under_the_lock_aborts(
     rule: bool, monkeypatch: Patch, world: World
 ) -> None:
     """Should a lock be lost for whatever reason, here by a marker, two would replace one value."""
-    variants.set_unlock(monkeypatch, variants.unlock_by_marker)
+    variants.unlock_by_marker(monkeypatch)
     put(world, X, value=b"0")
     first = Puppet(world, add, policy=ONE_ATTEMPT)
     first.until(asks_for(Status.ASSERTED))
@@ -116,7 +111,7 @@ def test_a_lock_that_is_not_there_under_the_lock_aborts(
     assert both_committed(first.finish(), second) is not rule
 
 
-@without(unlocking(variants.unlock_whole_rows))
+@without(variants.unlock_whole_rows)
 def test_each_lock_of_a_row_is_freed_on_its_own_condition(rule: bool, world: World) -> None:
     """Were the row unlocked on the condition that x1 is T1's, T2 would lose x2."""
     x1, x2 = key("x", "1"), key("x", "2")
@@ -169,7 +164,7 @@ def test_a_lock_is_never_older_than_the_unlock_before_it(rule: bool, world: Worl
 def wait_always(patch: Patch) -> None:
     lock = fenced.take_row_locks
     patch.setattr(six_phase, "lock_at_once", six_phase.lock_in_order)
-    patch.setattr(fenced, "take_row_locks", lambda *args: lock(*args[:3], True))
+    patch.setattr(fenced, "take_row_locks", lambda c, some, met, _: lock(c, some, met, True))
 
 
 def take_locks_in_any_order(patch: Patch) -> None:
@@ -184,8 +179,8 @@ def test_those_who_wait_take_locks_in_order(rule: bool, monkeypatch: Patch, worl
     wait_always(monkeypatch)
 
     def commit(*wanted: Key) -> Puppet[object]:
-        requests = [([Mutation(k, b"1") for k in wanted], [])]
-        return Puppet(world, lambda engine: engine.commit_many(requests)[0])
+        request: RequestLike = ([Mutation(k, b"1") for k in wanted], [])
+        return Puppet(world, lambda engine: engine.commit_many([request])[0])
 
     results = alternate([commit(X, Y), commit(Y, X)])
     assert both_committed(*results) is rule
@@ -328,27 +323,12 @@ def test_a_late_put_lands_below_what_came_later(rule: bool, world: World) -> Non
     assert world.values([X]) == {X: b"2" if rule else b"1"}
 
 
-@with_and_without
-def test_a_cell_from_the_future_is_refused(rule: bool, world: World) -> None:
-    """A commit above it would carry the year on to every later one."""
-    year_ms = 365 * DAY_MS
-    world.memory.write([Edit(X, b"0", world.clock.wall_ms() + year_ms)])
-    skew_ms = POLICY.skew_ms if rule else 10 * year_ms
-    engine, _ = world.client(policy=replace(POLICY, skew_ms=skew_ms))
-    if rule:
-        with pytest.raises(AbortedError, match="future"):
-            engine.commit([Mutation(X, b"1")])
-    else:
-        assert engine.commit([Mutation(X, b"1")]).timestamp > world.clock.wall_ms() + year_ms
-
-
 def retire(engine: Engine, retention_ms: int = KEEP_DELETES_MS) -> bool:
     findings = check(engine.context, retention_ms=retention_ms, scan=[TABLE])
     return bool(list(repair_all(engine.context, findings)))
 
 
 def retires(call: Call) -> bool:
-    """Match the delete of a retirer."""
     edits = [item for item in call.items if isinstance(item, Edit)]
     return any(edit.value is None for item in checks(call) for edit in item.edits) or any(
         edit.value is None and edit.key == X.lock for edit in edits

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Collection, Iterator
 from contextlib import nullcontext, suppress
-from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -43,7 +42,6 @@ pytestmark = pytest.mark.fast
 
 
 def begin(world: World, engine: Engine | None = None) -> tuple[PartsClient, bytes, int]:
-    """Write two parts, of X and of Y, by two tasks."""
     put(world, X, Y, value=b"0")
     client = PartsClient(engine or world.engine())
     transaction = client.begin()
@@ -85,7 +83,6 @@ def test_only_counted_parts_are_committed(rule: bool, world: World) -> None:
 @both_protocols
 @without(PARTS_RULES["parts are not finished first"])
 def test_a_transaction_goes_on_when_its_parts_are_complete(rule: bool, world: World) -> None:
-    """So parts that come late are told from those that were decided."""
     client, transaction, newest = begin(world)
     client.commit(transaction, [1, 1], newest)
     world.mend()
@@ -201,7 +198,6 @@ def test_of_a_purged_transaction_all_parts_abort(
 @both_protocols
 @without(PARTS_RULES["parts are not counted"])
 def test_a_part_that_a_scan_missed_is_looked_up(rule: bool, world: World) -> None:
-    """The transaction would be complete without it."""
     _, transaction, newest = begin(world)
     hiding = Hiding(world.memory, child_key(transaction, 1, 0), scans=True)
     client = PartsClient(world.client(store=hiding)[0])
@@ -282,28 +278,3 @@ def test_a_part_that_another_transport_finishes_shows_when(world: World) -> None
     world.mend()
     assert all(row.is_over and row.corrupt is None for row in world.rows())
     assert world.values([X, Y]) == {X: b"9", Y: b"1"}
-
-
-def test_a_purge_cell_by_cell_lets_no_owner_decide_meanwhile(world: World) -> None:
-    """A decision without a buffer is one that nobody can finish."""
-    put(world, X, Y, value=b"0")
-    owner = Puppet(world, lambda engine: engine.commit([Mutation(X, b"1")]))
-    owner.until(asks_for(Status.ASSERTED))
-    (undecided,) = (row.row_key for row in world.rows() if not row.is_over)
-
-    decided: list[object] = []
-
-    class Interrupted(OneCell):
-        def write(self, edits: Collection[Edit], **options: Any) -> None:
-            world.memory.write(list(edits), **options)
-            if not decided:
-                decided.append(owner.step())  # and dies
-
-    engine, _ = world.client()
-    context = replace(engine.context, store=Interrupted(world.memory))
-    seen = whole_row(context, undecided)
-    assert seen is not None
-    purge_row(context, seen, unfinished=True)
-    world.clock.sleep_ms(60_000)
-    world.mend()
-    assert all(row.corrupt is None and row.is_over for row in world.rows())

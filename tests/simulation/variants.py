@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
-from contextlib import suppress
 from dataclasses import replace
 from functools import partial
 from types import ModuleType
@@ -12,10 +11,9 @@ from typing import Any
 from recovery import fsck
 from tests.simulation.rules import Patch, TakeOut, set_name
 from txn import Cell, ConflictError, Key, Mutation, OptimisticTransaction
-from txn.errors import TableUnavailable
 from txn.model import Check, Edit
 from txn.protocol import commit, fenced, locks, prepare, recovery, row, six_phase, transaction
-from txn.protocol.codec import Plan, encode_plan
+from txn.protocol.codec import encode_plan
 from txn.protocol.context import Context, call_store
 from txn.protocol.locks import Contention, make_assertion_error, read_lock
 from txn.protocol.retire import Guarded
@@ -61,16 +59,6 @@ def step_plainly(
     return list(transactions)
 
 
-def hold_reading_first(context: Context, transactions: Sequence[Transaction]) -> list[Transaction]:
-    """The look under the locks, before the change to 1-LOCKED, which the protocol allows."""
-    cells = context.store.read(six_phase.list_cells(transactions))
-    six_phase.advance(context, transactions, Status.LOCKED)
-    live = transaction.fail_aborted(transactions, Status.LOCKED)
-    for t in live:
-        t.failure = six_phase.judge_cells(context, t, cells, {})
-    return [t for t in live if t.failure is None]
-
-
 def free_without_poison(patch: Patch) -> None:
     for module in (recovery, fsck):
         patch.setattr(module, "poison", lambda context, row_key: True)
@@ -90,8 +78,8 @@ def poison_plainly(patch: Patch) -> None:
 
 
 def look_before_the_step(
-    context: Context, transactions: Sequence[Transaction], contention: Contention, patient: bool
-) -> list[Transaction]:
+    context: Context, transactions: Sequence[PendingCommit], contention: Contention, patient: bool
+) -> list[PendingCommit]:
     take_locks = six_phase.lock_in_order if patient else six_phase.lock_at_once
     live = take_locks(context, transactions, contention)
     live = prepare.validate(context, live, contention, [])
@@ -100,8 +88,8 @@ def look_before_the_step(
 
 def believe_what_was_read(patch: Patch) -> None:
     def believe(
-        context: object, transactions: Sequence[Transaction], *_: object
-    ) -> Sequence[Transaction]:
+        context: object, transactions: Sequence[PendingCommit], *_: object
+    ) -> Sequence[PendingCommit]:
         return transactions
 
     for module in (fenced, six_phase):
@@ -114,8 +102,8 @@ def forget_what_is_left(digest: object, cells: object) -> None:
 
 
 def believe(
-    context: Context, transactions: Sequence[Transaction], unsent: Context | None = None
-) -> list[Transaction]:
+    context: Context, transactions: Sequence[PendingCommit], unsent: Context | None = None
+) -> list[PendingCommit]:
     for t in transactions:
         decision = transaction.make_step(context, t, Status.ASSERTED, plan_of(context, t))
         (decided,) = call_store(context, partial(context.store.check_and_put, [decision]))
@@ -126,13 +114,13 @@ def believe(
     return [t for t in transactions if t.failure is None]
 
 
-def plan_of(context: Context, t: Transaction) -> transaction.Cells:
+def plan_of(context: Context, t: PendingCommit) -> transaction.Cells:
     return [(column(context.table, t.row_key, b"plan"), encode_plan(t.decided))]
 
 
 def decide_as_any_other_call(
-    context: Context, transactions: Sequence[Transaction], unsent: Context | None = None
-) -> list[Transaction]:
+    context: Context, transactions: Sequence[PendingCommit], unsent: Context | None = None
+) -> list[PendingCommit]:
     """A StoreError then says, as it does for all calls before it, that nothing will happen."""
     before = {Status.WRITTEN if context.rules.locks_rows else Status.LOCKED}
     fail_undone([t for t in transactions if t.status not in before])
@@ -142,40 +130,9 @@ def decide_as_any_other_call(
     return [t for t in due if t.failure is None]
 
 
-def fail_undone(transactions: Sequence[Transaction]) -> None:
+def fail_undone(transactions: Sequence[PendingCommit]) -> None:
     for t in transactions:
         t.failure = t.failure or ConflictError("a crash of a server has undone a step")
-
-
-def put_what_can_be_put(context: Context, transactions: Sequence[Transaction]) -> list[Transaction]:
-    put = six_phase.put_values
-    for t in transactions:
-        for mutation, old in zip(t.request.mutations, t.decided.replaced, strict=True):
-            one = replace(t, request=Request((mutation,)), plan=Plan(t.decided.timestamp, (old,)))
-            with suppress(TableUnavailable):
-                put(context, [one])
-    return list(transactions)
-
-
-def clean_what_can_be_cleaned(
-    context: Context, transactions: Sequence[Transaction]
-) -> list[Transaction]:
-    behind = [t for t in transactions if t.status is Status.ASSERTED]
-    transaction.advance_with(context, behind, Status.PUT, ())
-    for t in transactions:
-        for mutation in t.request.mutations:
-            with suppress(TableUnavailable):
-                six_phase.clean_tags(context, [replace(t, request=Request((mutation,)))])
-    return list(transactions)
-
-
-def leave_values_out(patch: Patch) -> None:
-    forward = (
-        (Status.ASSERTED, put_what_can_be_put),
-        (Status.PUT, clean_what_can_be_cleaned),
-        six_phase.FORWARD[-1],
-    )
-    patch.setattr(six_phase, "FORWARD", forward)
 
 
 def unlock_with_put(patch: Patch) -> None:
@@ -203,17 +160,14 @@ def locks_of(transactions: Sequence[Transaction]) -> list[tuple[Key, Transaction
     return [(cell, t) for t in transactions for cell in t.locks.values()]
 
 
-def unlock_by_write(context: Context, transactions: Sequence[Transaction]) -> None:
+def free_by_write(
+    context: Context, transactions: Sequence[Transaction], free: bytes | None = FREE
+) -> None:
     now_ms = context.clock.wall_ms()
-    context.store.write([Edit(cell, FREE, now_ms) for cell, _ in locks_of(transactions)])
+    context.store.write([Edit(cell, free, now_ms) for cell, _ in locks_of(transactions)])
 
 
-def unlock_by_marker(context: Context, transactions: Sequence[Transaction]) -> None:
-    now_ms = context.clock.wall_ms()
-    context.store.write([Edit(cell, None, now_ms) for cell, _ in locks_of(transactions)])
-
-
-def unlock_whole_rows(context: Context, transactions: Sequence[Transaction]) -> None:
+def free_whole_rows(context: Context, transactions: Sequence[Transaction]) -> None:
     for t in transactions:
         rows: dict[bytes, list[Key]] = {}
         for cell in t.locks.values():
@@ -225,15 +179,23 @@ def unlock_whole_rows(context: Context, transactions: Sequence[Transaction]) -> 
         context.store.check_and_put(merged)
 
 
-def set_unlock(patch: Patch, work: recovery.Finish) -> None:
+def unlocking(work: recovery.Finish) -> TakeOut:
     def step_and_unlock(context: Context, transactions: Sequence[Transaction]) -> None:
         behind = [t for t in transactions if t.status is Status.PUT]
         transaction.advance_with(context, behind, Status.CLEANING, ())
         work(context, transactions)
 
-    *others, (status, _) = six_phase.FORWARD
-    patch.setattr(six_phase, "FORWARD", (*others, (status, step_and_unlock)))
-    patch.setattr(six_phase, "release_key_locks", step_and_unlock)
+    def take_out(patch: Patch) -> None:
+        *others, (status, _) = six_phase.FORWARD
+        patch.setattr(six_phase, "FORWARD", (*others, (status, step_and_unlock)))
+        patch.setattr(six_phase, "release_key_locks", step_and_unlock)
+
+    return take_out
+
+
+unlock_by_write = unlocking(free_by_write)
+unlock_by_marker = unlocking(partial(free_by_write, free=None))
+unlock_whole_rows = unlocking(free_whole_rows)
 
 
 def trust_all_decided(key: Key, look: snapshot.Observation) -> Cell | None:
@@ -507,15 +469,14 @@ SIX_PHASE_RULES: dict[str, TakeOut] = {
     "a refused decision is believed": set_name("protocol.commit.decide", believe),
     "a lost decision is a failure": set_name("protocol.commit.decide", decide_as_any_other_call),
     "statuses are put plainly": lambda patch: patch_steps(patch, step_plainly),
-    "unlock by a plain write": lambda patch: set_unlock(patch, unlock_by_write),
-    "unlock by a delete marker": lambda patch: set_unlock(patch, unlock_by_marker),
-    "unlock of whole rows": lambda patch: set_unlock(patch, unlock_whole_rows),
+    "unlock by a plain write": unlock_by_write,
+    "unlock by a delete marker": unlock_by_marker,
+    "unlock of whole rows": unlock_whole_rows,
     "cells are read once": set_name("reading.snapshot._try", look_once),
     "buffers of all decided holders are trusted": set_name(
         "reading.snapshot.value_of", trust_all_decided
     ),
     "tags are not looked at": without_tags,
-    "values whose table is gone are left out": leave_values_out,
     "what fails after the decision is told": set_name(
         "protocol.commit.finish_or_leave", tell_what_fails
     ),

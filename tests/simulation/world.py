@@ -4,10 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Callable, Collection, Sequence
 from random import Random
-from typing import Any, ClassVar
+from typing import Any, ClassVar, Protocol
 
 from recovery import Finding, Kind, check, repair
+from recovery.fsck import GRACE_MS, RETENTION_MS
 from txn import Engine, Key, MaybeApplied, NotApplied, Policy
+from txn.client.local import LocalBackend
 from txn.clock import Clock, ManualClock
 from txn.model import LOCK_SUFFIX, TAG_SUFFIX, Cell, Check, Edit, Family
 from txn.protocol.context import Context
@@ -33,16 +35,22 @@ def key(row: str, column: str = "v", table: bytes = TABLE) -> Key:
     return Key(row, D, column, table)
 
 
-def in_memory() -> tuple[Store, ManualClock]:
+def in_memory() -> tuple[Memory, ManualClock]:
     clock = ManualClock()
     return LocalStore(MemoryStore(), clock), clock
+
+
+class Memory(Store, Protocol):
+    """A store that drops all markers if it is not told which."""
+
+    def compact(self, table: bytes, purge_before_ms: int | None = None) -> None: ...
 
 
 class World:
     """One store, and clients. opened: gives the store and the clock; the suite on HBase has its
     own."""
 
-    opened: ClassVar[Callable[[], tuple[Store, ManualClock]]] = staticmethod(in_memory)
+    opened: ClassVar[Callable[[], tuple[Memory, ManualClock]]] = staticmethod(in_memory)
 
     def __init__(self, *, one_cell: bool = False, protocol: ProtocolName = "six-phase") -> None:
         self.memory, self.clock = World.opened()
@@ -72,7 +80,8 @@ class World:
             clock=clock or self.clock,
             rng=Random(seed or self._clients),
         )
-        engine._backend._families.of(key("any"))  # else it would ask for it within the first commit
+        assert isinstance(engine.backend, LocalBackend)
+        engine.backend._families.of(key("any"))  # else it would ask for it within the first commit
         faulty.calls, faulty.plan = 0, plan
         return engine, faulty
 
@@ -97,10 +106,9 @@ class World:
         self.fsck(grace_ms=0, retention_ms=0)
         assert not self.rows()
 
-    def fsck(self, **options: int) -> None:
-        """Repair once what it finds."""
+    def fsck(self, grace_ms: int = GRACE_MS, retention_ms: int = RETENTION_MS) -> None:
         context = self.engine().context
-        for finding in check(context, **options):
+        for finding in check(context, grace_ms=grace_ms, retention_ms=retention_ms):
             repair(context, finding)
 
 
