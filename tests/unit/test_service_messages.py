@@ -16,11 +16,9 @@ from txn.service.messages import IDL, METHODS, TimedRequest
 from txn.service.store import RemoteService, ServedStore
 from txn.spans import Span
 
-pytestmark = pytest.mark.fast
-
 X, Y = Key("x", "d", "v", "data"), Key("y", "d", "v", "data")
 CELLS = {X: Cell(b"1", 5), Y: None}
-CHANGES = [Mutation(X, b"1"), Delete(Y)]
+CHANGES: list[Mutation | Delete] = [Mutation(X, b"1"), Delete(Y)]
 ASSERTIONS = [Some(X) & ~Exact(Y, b""), Version(X, None)]
 SPAN = Span(b"data", b"a", None, frozenset({(b"d", b"v")}))
 FAMILIES = {b"d": Family(1, 5, None, None, True, 2, b"txn"), b"e": Family()}
