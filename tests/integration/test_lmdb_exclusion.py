@@ -178,24 +178,3 @@ def test_a_child_does_not_keep_the_lock_of_its_dead_parent(path: str) -> None:
             assert get(store) == b"ours"
     finally:
         os.kill(child, signal.SIGKILL)
-
-
-def test_a_process_without_a_pause_keeps_nobody_out(
-    path: str, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """Between two of its transactions there is hardly a moment in which others find none."""
-    monkeypatch.setattr("txn.tables.kv.exclusion.PATIENCE_MS", 2_000)
-
-    def write(tell: Tell) -> None:
-        store = LmdbStore(path, sync=False)
-        tell(b".")
-        while True:
-            store.write(lambda _: time.sleep(0.1))
-
-    busy = start(write)
-    try:
-        with closing(LmdbStore(path, sync=False)) as store:
-            for number in range(10):
-                put(store, b"%d" % number)
-    finally:
-        busy.kill()

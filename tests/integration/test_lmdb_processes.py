@@ -380,29 +380,6 @@ def test_a_store_whose_maker_was_killed_at_any_line_can_be_opened(tmp_path: Path
     assert line > 100
 
 
-def test_a_disk_that_is_full_is_an_error_to_who_makes_a_store(path: str) -> None:
-    """Each file needs its space before LMDB maps it: a page without space kills the process."""
-    script = """
-        import os, resource, sys
-        from txn.errors import NotApplied
-        from txn.tables.kv.lmdb import LmdbStore
-        for limit in (10, 5000, 20000):
-            resource.setrlimit(resource.RLIMIT_FSIZE, (limit, resource.RLIM_INFINITY))
-            try:
-                LmdbStore(sys.argv[1])
-            except NotApplied as error:
-                print(str(error).partition(" path=")[0], str(error).rpartition("reason=")[2])
-        resource.setrlimit(resource.RLIMIT_FSIZE, (-1, resource.RLIM_INFINITY))
-        store = LmdbStore(sys.argv[1])
-        store.write(lambda writer: writer.put(b"k", b"v"))
-        print(store.read(lambda reader: reader.get(b"k")))
-    """
-    told = run(script, path).splitlines()
-    assert told[-1] == "b'v'"
-    assert len(told) == 4
-    assert all("cannot open the store" in line and "File too large" in line for line in told[:3])
-
-
 def test_a_reader_s_pages_are_spared_when_slots_of_the_dead_are_freed(path: str) -> None:
     """Freed by mistake, its slot would let writers use the pages that it reads."""
     with closing(LmdbStore(path, sync=False, max_readers=4)) as store:

@@ -35,7 +35,6 @@ from txn.errors import (
 )
 from txn.model import Cell, Check, Edit, Family, Key
 from txn.stores import open_store
-from txn.stores.base import TableSize
 from txn.stores.hbase.native.connection import IDLE_MS, RpcCall, RpcConnection
 from txn.stores.hbase.native.items import ASYNC_WAL
 from txn.stores.hbase.native.messages import PB
@@ -656,16 +655,6 @@ def test_a_busy_master_may_take_longer_than_a_call(
     store.ensure_table(b"t", FAMILIES)
     assert server.count("getProcedureResult") > 1
     assert server.schemas
-
-
-def test_the_sizes_of_tables_are_asked_of_the_master_once(server: Server, store: Store) -> None:
-    """Each server reports its regions; one that it cannot ask is no table without a size."""
-    server.ports = {b"m": server.port + 1}
-    assert store.measure_tables([TABLE]) == {TABLE: TableSize(2, None, 8 << 20)}
-    assert server.count("GetClusterStatus") == 1
-    refuse(server, "GetClusterStatus", Refuse("AccessDeniedException"))
-    with pytest.raises(MaybeApplied, match="AccessDenied"):
-        store.measure_tables([TABLE])
 
 
 def test_the_server_of_a_row_is_known_once_its_region_was_used(

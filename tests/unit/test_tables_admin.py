@@ -81,13 +81,6 @@ def test_settings_are_shown_as_they_were_given(world: World) -> None:
     assert described == {b"d": Family(7, 5_000), b"e": Family(1)}
 
 
-def test_a_setting_of_a_later_version_is_passed_over() -> None:
-    """Processes of two versions may serve one folder while it is updated."""
-    later = {"versions": 2, "colour": "blue", "configuration": [["a", "b"]]}
-    found = catalog._decode_family(later)
-    assert found == FamilySettings(versions=2, configuration=(("a", "b"),))
-
-
 def test_a_table_of_the_protocol_is_a_table_of_the_others(world: World) -> None:
     tables = LocalStore(world.store, world.clock)
     tables.ensure_table(b"t", {b"d": Family(3)})

@@ -347,22 +347,6 @@ def test_what_may_be_repeated_is_repeated_once(gateway: Gateway, store: Pooled, 
     assert len(gateway.names) == 4
 
 
-def test_a_write_whose_repeat_finds_no_gateway_may_have_taken_effect(
-    gateway: Gateway, store: Pooled, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    def break_for_good(number: int, name: str) -> None:
-        def refuse(*arguments: object) -> socket.socket:
-            raise ConnectionRefusedError("refused")
-
-        monkeypatch.setattr(gateway_module, "connect_socket", refuse)
-        raise Break
-
-    gateway.before = break_for_good
-    with pytest.raises(MaybeApplied, match="no answer from the gateway"):
-        store.write([Edit(KEYS[0], b"1", 1)])
-    assert gateway.names == ["put"]
-
-
 def test_a_silent_gateway_is_given_up(gateway: Gateway, narrow: Pooled, clock: ManualClock) -> None:
     """And its connection, with the reply to come, which would be taken for another's."""
     go_on, silent = threading.Event(), list[bool]()
