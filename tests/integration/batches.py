@@ -38,8 +38,7 @@ CLIENTS: tuple[HandIn, ...] = (commit_atomically, submit_all) * 2
 @contextmanager
 def transferring(engine: Engine, table: str) -> Iterator[None]:
     """Make the table, and let clients transfer in it until the end of the block: two by
-    `commit_many`, two by `submit`. Then each has committed something, none has met anything but
-    conflicts, and no money was made or lost."""
+    `commit_many`, two by `submit`. Each commits something; no money is lost."""
     engine.context.store.ensure_table(table.encode(), {b"d": Family()}, SPLITS)
     engine.commit([Mutation(account(number), b"%d" % BALANCE) for number in range(ACCOUNTS)])
     stop = threading.Event()

@@ -1,8 +1,4 @@
-"""HBase that asks its clients for TLS: servers for tests of the native store.
-
-The certificate is that of tests/integration/tls, which vouches for itself, and for localhost. The
-gateways are clients of the servers, too: where they answer, HBase's own client has got through.
-"""
+"""HBase that asks its clients for TLS, with the certificate of tests/integration/tls."""
 
 from __future__ import annotations
 
@@ -19,10 +15,7 @@ CERTIFICATE, KEY = TLS / "certificate.pem", TLS / "key.pem"
 
 
 def tls_properties(folder: Path, *, ask_clients: bool = False) -> dict[str, str]:
-    """Return what makes servers and their clients speak TLS; the key goes to a file in the folder.
-
-    ask_clients: whether a client has to show a certificate, too, which is HBase's own default.
-    """
+    """Return what makes servers and clients speak TLS, clients with a certificate if so told."""
     keys, trusted = folder / "keys.pem", folder / "trusted.pem"
     folder.mkdir(parents=True, exist_ok=True)
     keys.write_text(KEY.read_text() + CERTIFICATE.read_text())

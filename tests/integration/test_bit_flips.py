@@ -22,6 +22,7 @@ from txn.errors import TxnError
 from txn.model import Edit
 from txn.protocol.statuses import ProtocolName
 from txn.stores import open_store
+from txn.stores.base import Store
 
 LIMIT_S = 20
 ENDED = {"SIGABRT", "SIGBUS", "SIGSEGV"}
@@ -34,8 +35,7 @@ LARGE = Key(b"large", b"d", b"a", b"stock")
 
 
 def make_store(path: str, protocol: ProtocolName) -> None:
-    """Fill a store with what a data file can have: large values, long keys, versions, deletions.
-    It has no free pages, so that few flips are without effect."""
+    """Fill a store with what a data file can have; without free pages, most flips matter."""
     clock, whole = ManualClock(), f"{path}-whole"
     store = open_store(f"embedded://{whole}?sync=off", clock)
     with Engine(store, clock=clock, rng=random.Random(1), protocol=protocol) as engine:
@@ -54,6 +54,12 @@ def make_store(path: str, protocol: ProtocolName) -> None:
     shutil.copy(f"{whole}/format", path)
 
 
+def list_scans(store: Store, name: bytes) -> Iterator[tuple[str, Callable[[], object]]]:
+    yield "scan", lambda: list(store.scan(name))
+    yield "reverse", lambda: list(store.scan(name, reverse=True))
+    yield "splits", lambda: store.find_splits(name, 4)
+
+
 def list_calls(engine: Engine) -> Iterator[tuple[str, Callable[[], object]]]:
     """Yield calls of every kind, by name."""
     context = engine.context
@@ -61,9 +67,7 @@ def list_calls(engine: Engine) -> Iterator[tuple[str, Callable[[], object]]]:
     yield "read", lambda: engine.read(keys)
     yield "versions", lambda: context.store.read_versions(keys, 3)
     for name in (b"stock", b"txn"):
-        yield "scan", lambda name=name: list(context.store.scan(name))
-        yield "reverse", lambda name=name: list(context.store.scan(name, reverse=True))
-        yield "splits", lambda name=name: context.store.find_splits(name, 4)
+        yield from list_scans(context.store, name)
     yield "tables", lambda: [context.store.list_tables(), context.store.describe(b"stock")]
     yield "ls", lambda: list(transactions(context))
     yield "summary", lambda: summary(context, [b"stock"])
@@ -105,8 +109,7 @@ def use_store(path: str) -> Counter[str]:
 
 
 def choose_bits(path: str, count: int, rng: random.Random) -> Iterator[int]:
-    """Yield positions in the data file of a store; half of them are in the parts of pages that say
-    where things are."""
+    """Yield positions in the data file; half of them in the heads of pages."""
     size = Path(path, "data.mdb").stat().st_size
     for number in range(count):
         at = rng.randrange(size)
@@ -116,8 +119,7 @@ def choose_bits(path: str, count: int, rng: random.Random) -> Iterator[int]:
 
 
 def flip_bits(path: str, positions: Iterable[int]) -> Iterator[tuple[int, Counter[str]]]:
-    """Flip each bit in a copy of a store; yield its position and what followed. Each copy is used
-    by a process of its own, which the damage may end."""
+    """Flip each bit in a copy of a store, for a process of its own; yield it and what followed."""
     data = Path(path, "data.mdb").read_bytes()
     for position in positions:
         damaged = bytearray(data)
@@ -159,8 +161,7 @@ def require_our_errors(path: str, positions: Iterable[int]) -> None:
 def test_a_flipped_bit_is_an_error_of_ours(
     tmp_path: Path, protocol: ProtocolName, positions: tuple[int, ...]
 ) -> None:
-    """A service that catches our errors is not ended by ValueError or struct.error. And a scan ends
-    although a key in an inner page leads it back."""
+    """And a scan ends although a key in an inner page leads it back."""
     make_store(str(tmp_path / "store"), protocol)
     require_our_errors(str(tmp_path / "store"), positions)
 

@@ -20,8 +20,7 @@ WITHIN_MS = 400_000
 
 
 def all_commit(uri: str, times: int, processes: int) -> None:
-    """Let them count one key up so many times each; see that each did, and that the count is
-    right. The bench runs as it does by itself: its processes are not this one's to reap."""
+    """See that each counts one key up so often. The processes of the bench are its own to reap."""
     sizes = ("--clients", CLIENTS, "--times", times, "--processes", processes)
     options = ("hot", "--json", "--store", uri, "--deadline-ms", WITHIN_MS, *sizes)
     line = [sys.executable, "-m", "tests.bench.crowd", *map(str, options)]

@@ -7,12 +7,10 @@ import signal
 import threading
 import time
 from collections.abc import Callable, Iterator
-from concurrent.futures import ThreadPoolExecutor
 from contextlib import closing, contextmanager
 from pathlib import Path
 from random import Random
 
-import lmdb
 import pytest
 
 from tests.integration.children import Child, Tell, start, wait_for_ever
@@ -111,8 +109,7 @@ def test_a_stopped_writer_is_a_clear_error_to_others_and_keeps_no_reader_out(pat
 def test_beside_a_stopped_writer_an_engine_opens_and_reads_and_its_commit_ends_soon(
     path: str,
 ) -> None:
-    """Its tables are there: to see this it needs no lock. And it took ten seconds, whatever
-    `deadline_ms`."""
+    """It took ten seconds, whatever `deadline_ms`."""
     with engine_with_a_row(path):
         pass
     stopped = stopped_writer(path)
@@ -162,38 +159,6 @@ def test_a_reader_without_the_right_to_write_and_a_writer_keep_each_other_out(pa
         put(store, b"ours")
 
 
-@pytest.mark.usefixtures("hasty")
-def test_a_stopped_opener_is_a_clear_error_to_others(path: str) -> None:
-    def be_stopped(tell: Tell) -> None:
-        lmdb.Environment = lambda *_, **__: stop_oneself(tell)  # the driver's, in this process
-        LmdbStore(path, sync=False)
-
-    stopped = Child(be_stopped)
-    stopped.wait_until_stopped()
-    with pytest.raises(NotApplied, match=f"opening the store .* process={stopped.pid}$"):
-        LmdbStore(path, sync=False)
-    stopped.kill()
-    LmdbStore(path, sync=False).close()
-
-
-@pytest.mark.usefixtures("hasty")
-def test_a_thread_that_does_not_end_is_a_clear_error_to_the_others(store: LmdbStore) -> None:
-    """They are one owner to the kernel, and take a lock of their own first."""
-    inside, leave = threading.Event(), threading.Event()
-
-    def stay(_: Writer) -> None:
-        inside.set()
-        assert leave.wait(60)
-
-    with ThreadPoolExecutor(1) as pool:
-        pool.submit(store.write, stay)
-        assert inside.wait(60)
-        with pytest.raises(NotApplied, match=f"writing to the store .* process={os.getpid()}$"):
-            put(store, b"ours")
-        leave.set()
-    put(store, b"ours")
-
-
 def test_a_child_does_not_keep_the_lock_of_its_dead_parent(path: str) -> None:
     """It has what its parent had open: an open file's lock would live for as long as it does."""
 
@@ -213,45 +178,3 @@ def test_a_child_does_not_keep_the_lock_of_its_dead_parent(path: str) -> None:
             assert get(store) == b"ours"
     finally:
         os.kill(child, signal.SIGKILL)
-
-
-@pytest.mark.usefixtures("hasty")
-def test_a_child_that_ends_does_not_free_the_lock_of_its_parent(path: str) -> None:
-    """It leaves the transaction on its way out, and closes what it inherited."""
-
-    def outlive_a_child(tell: Tell) -> None:
-        pid = os.fork()
-        if not pid:
-            raise SystemExit
-        os.waitpid(pid, 0)
-        tell(b"!")
-        wait_for_ever()
-
-    parent = writing(path, outlive_a_child)
-    assert parent.hear(1) == b"!"
-    with closing(LmdbStore(path, sync=False)) as store:
-        with pytest.raises(NotApplied, match=f"process={parent.pid}$"):
-            put(store, b"ours")
-        parent.kill()
-        put(store, b"ours")
-
-
-def test_a_process_without_a_pause_keeps_nobody_out(
-    path: str, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """Between two of its transactions there is hardly a moment in which others find none."""
-    monkeypatch.setattr("txn.tables.kv.exclusion.PATIENCE_MS", 2_000)
-
-    def write(tell: Tell) -> None:
-        store = LmdbStore(path, sync=False)
-        tell(b".")
-        while True:
-            store.write(lambda _: time.sleep(0.1))
-
-    busy = start(write)
-    try:
-        with closing(LmdbStore(path, sync=False)) as store:
-            for number in range(10):
-                put(store, b"%d" % number)
-    finally:
-        busy.kill()

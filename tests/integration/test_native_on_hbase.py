@@ -1,5 +1,4 @@
-"""The native store on a real HBase: regions that split and merge while batches are under way (they
-move in test_cluster_distributed.py, which has servers enough), and the masters as the registry."""
+"""The native store on a real HBase: regions split and merge beneath batches and masters."""
 
 from __future__ import annotations
 
@@ -19,16 +18,13 @@ from txn.protocol.statuses import ProtocolName
 from txn.stores import open_store
 from txn.stores.hbase.native.store import NativeStore
 
-ROWS = 60_000
-HURRIES_MS = 60, 120, 240, 480, 960, 1920  # as short as this machine can do it just now
 PATIENCE_MS = 60_000
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize("protocol", [pytest.param("six-phase", marks=pytest.mark.long), "fenced"])
 def test_regions_split_and_merge_beneath_batches(hbase: HBase, protocol: ProtocolName) -> None:
-    """Of the data and of the transactions. Whoever meets a region that is gone looks it up again,
-    asks for what was not done, and for nothing that was."""
+    """Of the data and of the transactions."""
     name = f"shuffled-{uuid.uuid4().hex[:8]}"
     with connect(
         hbase.native, table=name, transactions=f"{name}-txn", protocol=protocol, salt_buckets=4

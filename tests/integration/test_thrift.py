@@ -5,17 +5,15 @@ from __future__ import annotations
 import secrets
 import uuid
 from collections.abc import Iterator
-from concurrent.futures import ThreadPoolExecutor
 from contextlib import closing, contextmanager
 
 import pytest
 
-from recovery import check, repair
 from recovery.doctor import Verdict, examine
 from tests.integration.hbase import HBase
 from txn import Delete, Key, Mutation, connect
 from txn.errors import InvalidRequestError, MaybeApplied, TableUnavailable
-from txn.model import Cell, Check, Family
+from txn.model import Cell, Family
 from txn.protocol.row import FAMILY
 from txn.stores import open_store
 from txn.stores.base import Store
@@ -56,8 +54,7 @@ def opened(uri: str) -> Iterator[Store]:
 
 
 def test_tables_are_made_as_the_protocol_needs_them(hbase: HBase, store: HBaseStore) -> None:
-    """A purged marker no longer masks a late duplicate of an older put. All transactions begin in
-    one region unless buckets are regions from the start."""
+    """A purged marker no longer masks a late duplicate of an older put."""
     table, buckets = fresh("kept"), fresh("buckets")
     store.ensure_table(table, {b"d": Family()})
     store.ensure_table(table, {b"e": Family(versions=1, keep_deletes_ms=90_000_001)})
@@ -81,20 +78,6 @@ def test_a_table_of_a_namespace_is_like_any_other(hbase: HBase, store: HBaseStor
         assert engine.read([key]) == {key: Cell(b"1", done.timestamp)}
         assert engine.context.store.describe(table.replace(b"data", b"other")) is None
     assert [row.row for row in store.scan(table)] == [b"a"]
-
-
-def test_clients_that_make_a_table_at_once_all_find_it(hbase: HBase) -> None:
-    """Every worker of a job ensures the transaction table when it starts."""
-    table = fresh("race")
-
-    def make(family: bytes) -> None:
-        with opened(hbase.thrift2) as client:
-            client.ensure_table(table, {b"d": Family(), family: Family()})
-
-    with ThreadPoolExecutor(4) as pool:
-        list(pool.map(make, (b"f0", b"f0", b"f1", b"f1")))
-    with opened(hbase.thrift2) as client:
-        assert set(client.describe(table) or ()) == {b"d", b"f0", b"f1"}
 
 
 @pytest.mark.parametrize("kind", ["thrift1", "thrift2"])
@@ -168,18 +151,3 @@ def test_the_other_kind_of_gateway_is_recognized(hbase: HBase, wrong: str) -> No
             client.describe(b"txn")
         with pytest.raises(MaybeApplied, match="nvalid method name"):
             client.read([Key("a", "d", "x", "txn")])
-
-
-def test_a_client_of_one_gateway_finishes_what_one_of_the_other_left(hbase: HBase) -> None:
-    """A lock of a dead Thrift 1 client must not need a Thrift 1 client."""
-    table, transactions = fresh("left"), fresh("left-txn")
-    with connect(hbase.thrift2, table=table, transactions=transactions) as engine:
-        engine.ensure_table(table, ["d"])
-        key = Key("a", "d", "x", table)
-        ghost = b"transaction.1700000000000." + b"0" * 32
-        with opened(hbase.thrift1) as other:
-            assert other.check_and_put([Check(key.lock, b"", ((key.lock, ghost),))]) == [True]
-            (finding,) = check(engine.context, grace_ms=0, scan=[table])
-            repair(engine.context, finding)
-            engine.commit([Mutation(key, b"1")])
-            assert (other.read([key])[key] or Cell(b"", 0)).value == b"1"

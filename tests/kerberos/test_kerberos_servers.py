@@ -1,9 +1,5 @@
-"""An HBase that asks for tickets of a Kerberos for tests, Hadoop's MiniKdc in a Java process: the
-native store gets through to it.
-
-The realm, its principals and their keys are made anew each time. Nothing of the machine's own
-Kerberos is read or changed: servers and clients are told the file with the realm's address.
-"""
+"""The native store gets through to an HBase that asks for tickets of a Kerberos made for tests,
+Hadoop's MiniKdc in a Java process. Nothing of the machine's own Kerberos is read or changed."""
 
 from __future__ import annotations
 

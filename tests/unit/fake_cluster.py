@@ -1,8 +1,5 @@
-"""Region servers in threads that share tables: the cells are those of a store in memory.
-
-Unlike the single fake server, this cluster does everything that a transaction asks for, so whole
-commits run over HBase's own RPC. It is for facts about requests: which, how many, and to whom.
-"""
+"""Region servers in threads that share tables, whose cells are in a store in memory: whole commits
+run over HBase's own RPC. It is for facts about requests: which, how many, and to whom."""
 
 from __future__ import annotations
 

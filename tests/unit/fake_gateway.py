@@ -1,7 +1,4 @@
-"""A Thrift 2 gateway in a thread, which answers without thinking and fails when it is told to.
-
-It is for what a real one cannot be made to do at a chosen moment: to break, or to be silent.
-"""
+"""A Thrift 2 gateway in a thread, which answers without thinking and fails when it is told to."""
 
 from __future__ import annotations
 
@@ -41,7 +38,7 @@ class FakeGateway(FakeServer):
         self._protocol = TCompactProtocol if framed_and_compact else TCyBinaryProtocol
         self.tls: ssl.SSLContext | None = None
         self.names: list[str] = []
-        self.before: Callable[[int, str], None] = lambda number, name: None
+        self.before: Callable[[int, str], object] = lambda number, name: None
         self.value = b""
         self.at_once = self.most_at_once = 0
         super().__init__()

@@ -1,8 +1,4 @@
-"""A region server, and master, in threads: it keeps cells of a table and fails when told to.
-
-It is for what a real one cannot be made to do at a chosen moment: to break in the middle of an
-answer, to answer rubbish, late or in another order, or to say that it has too much to do.
-"""
+"""A region server, and master, in threads: it keeps cells of a table and fails when told to."""
 
 from __future__ import annotations
 
@@ -62,7 +58,7 @@ class FakeRegionServer(FakeServer):
         self.services: list[str] = []  # and to what
         # Called with the number of the call of this method (from 1) and the method; raises one of
         # the above, or waits.
-        self.before: Callable[[int, str], None] = lambda number, method: None
+        self.before: Callable[[int, str], object] = lambda number, method: None
         # The Java classes of errors for a row, told once (empty: none), or for ever behind a `*`.
         self.refused: dict[bytes, list[str]] = {}
         self.processes = True  # whether it knows the conditions of the entries of a request

@@ -1,8 +1,5 @@
-"""Some rows, and what each filter of HBase's language finds in them: checked on a real HBase too.
-
-A case is the text of a filter and what is found, row by row: the columns, and after an @ the
-timestamp where it is not the newest version.
-"""
+"""Some rows, and what each filter finds in them, row by row: the columns, and after an @ the
+timestamp where it is not the newest version. They are checked on a real HBase too."""
 
 from __future__ import annotations
 
@@ -30,16 +27,12 @@ BANANA, CHERRY = "banana d:color d:cost e:", "cherry e:note"
 
 FOUND: dict[bytes, str] = {
     b"PrefixFilter('ap')": f"{APPLE}, {APRICOT}",
-    b"PrefixFilter ( 'b' )": BANANA,
     b"ColumnPrefixFilter('co')": "apple d:color d:cost, apricot d:color, banana d:color d:cost",
     b"MultipleColumnPrefixFilter('col', 'n')": (
         f"apple d:color e:note, apricot d:color, banana d:color, {CHERRY}"
     ),
     b"ColumnRangeFilter('color', false, 'note', true)": (
         f"apple d:cost e:note, banana d:cost, {CHERRY}"
-    ),
-    b"ColumnRangeFilter('', true, 'color', true)": (
-        "apple d:color, apricot d:color, banana d:color e:"
     ),
     b"QualifierFilter(=, 'substring:O')": (
         f"{APPLE}, apricot d:color, banana d:color d:cost, {CHERRY}"
@@ -48,11 +41,9 @@ FOUND: dict[bytes, str] = {
     b"ValueFilter(=, 'regexstring:^[yo]')": "apricot d:color, banana d:color",
     b"ValueFilter(!=, 'substring:e')": "apple d:cost, apricot d:size, banana d:cost",
     b"ValueFilter(=, 'binary:green')": "apple d:color@1",
-    b"ValueFilter(=, 'binary:it''s Red')": "apple e:note",
     b"ValueFilter(<=, 'binaryprefix:5')": "apple d:cost, apricot d:size",
     b"SingleColumnValueFilter('d', 'color', =, 'binary:red')": f"{APPLE}, {CHERRY}",
     b"SingleColumnValueFilter('d', 'color', =, 'binary:red', true, true)": APPLE,
-    b"SingleColumnValueFilter('d', 'color', =, 'binary:green', true, false)": APPLE,
     b"SingleColumnValueExcludeFilter('d', 'color', !=, 'binary:red', true, true)": (
         "apricot d:size, banana d:cost e:"
     ),
@@ -60,10 +51,8 @@ FOUND: dict[bytes, str] = {
     b"DependentColumnFilter('d', 'cost')": f"apple d:color d:cost, {BANANA}",
     b"DependentColumnFilter('d', 'cost', true, =, 'binary:7')": "banana d:color e:",
     b"KeyOnlyFilter()": f"{APPLE}, {APRICOT}, {BANANA}, {CHERRY}",
-    b"KeyOnlyFilter(true) AND RowFilter(=, 'binary:cherry')": CHERRY,
     b"FirstKeyOnlyFilter()": f"apple d:color, apricot d:color, banana d:color, {CHERRY}",
     b"PageFilter(2)": f"{APPLE}, {APRICOT}",
-    b"ColumnCountGetFilter(1)": "apple d:color",
     b"ColumnCountGetFilter(2)": f"apple d:color d:cost, {APRICOT}, banana d:color d:cost",
     b"ColumnPaginationFilter(1, 1)": "apple d:cost, apricot d:size, banana d:cost",
     b"InclusiveStopFilter('apricot')": f"{APPLE}, {APRICOT}",
@@ -72,14 +61,9 @@ FOUND: dict[bytes, str] = {
     b"RowFilter(=, 'regexstring:p+')": f"{APPLE}, {APRICOT}",
     b"FamilyFilter(=, 'binary:e')": f"apple e:note, banana e:, {CHERRY}",
     b"SKIP ValueFilter(!=, 'binary:7')": f"{APPLE}, {APRICOT}, {CHERRY}",
-    b"SKIP PrefixFilter('a')": "",
     b"WHILE RowFilter(!=, 'binary:banana')": f"{APPLE}, {APRICOT}",
-    b"WHILE ValueFilter(!=, 'binary:yellow')": f"{APPLE}, {APRICOT}",
     b"PrefixFilter('ap') AND QualifierFilter(=, 'binary:color') OR RowFilter(=, 'binary:cherry')": (
         f"apple d:color, apricot d:color, {CHERRY}"
-    ),
-    b"(PrefixFilter('b') OR PrefixFilter('c')) AND FamilyFilter(=, 'binary:e')": (
-        f"banana e:, {CHERRY}"
     ),
     b"ColumnPrefixFilter('c') OR ColumnPrefixFilter('s')": (
         f"apple d:color d:cost, {APRICOT}, banana d:color d:cost"
@@ -110,16 +94,13 @@ REFUSED: dict[bytes, str] = {
     b"PrefixFilter('a)": "does not end",
     b"FooFilter('a')": "no such filter",
     b"PrefixFilter('a') PrefixFilter('b')": "side by side",
-    b"PrefixFilter('a') AND": "does not end",
     b"PrefixFilter('a') AND (": "lacks a filter",
     b"PrefixFilter('a'))": "not opened",
     b"(PrefixFilter('a') OR PrefixFilter('b') AND PrefixFilter('c'))": "OR before an AND",
     b"PrefixFilter(a)": "needs quotes",
     b"PrefixFilter('a', 'b')": "arguments",
-    b"FirstKeyOnlyFilter('a')": "arguments",
     b"PageFilter(x)": "not a number",
     b"PageFilter(99999999999999999999)": "too large",
-    b"ColumnPaginationFilter(99999999999, 1)": "too large",
     b"TimestampsFilter(-1)": "positive",
     b"ColumnRangeFilter('a', maybe, 'b', true)": "neither true nor false",
     b"RowFilter(<>, 'binary:a')": "no such operator",

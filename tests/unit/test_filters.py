@@ -52,13 +52,6 @@ def test_a_filter_remembers_what_it_has_seen_from_page_to_page(rows: Rows, text:
     assert cases.shown(results, cases.newest()) == cases.FOUND[text]
 
 
-def test_a_page_may_be_read_again(rows: Rows) -> None:
-    selection = Selection(filter=parse_filter(b"PageFilter(2)"))
-    first = rows.scan(b"t", Range(), selection, limit_rows=1)
-    pages = [rows.scan(b"t", Range(), selection, limit_rows=9, resume=first.resume)] * 2
-    assert [[result.row for result in page.results] for page in pages] == [[b"apricot"]] * 2
-
-
 @pytest.mark.parametrize("text", cases.REFUSED)
 def test_what_is_no_filter_is_refused_with_its_place(rows: Rows, text: bytes) -> None:
     with pytest.raises(Refused, match=cases.REFUSED[text]) as caught:
@@ -74,12 +67,6 @@ def test_and_binds_closer_than_or_and_skip_closer_than_both() -> None:
     assert parse_filter(text) == Expression("OR", (a, both))
     text = b"PrefixFilter('a') AND PrefixFilter('b')AND PrefixFilter('c')"
     assert parse_filter(text) == Expression("AND", (a, b, c))
-
-
-def test_a_quote_is_written_twice() -> None:
-    assert parse_filter(b"PrefixFilter('it''s (a), ''b''')") == Expression(
-        "PrefixFilter", (b"it's (a), 'b'",)
-    )
 
 
 def test_a_filter_that_decides_on_whole_rows_refuses_a_batch(rows: Rows) -> None:

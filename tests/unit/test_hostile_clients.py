@@ -6,10 +6,9 @@ from pathlib import Path
 
 import pytest
 
-from txn.emulator.thrift2 import service as thrift2
 from txn.errors import InvalidRequestError
 from txn.host.tokens import MOST_PEERS, WrongTokens, read_token
-from txn.server.connection import LONGEST_TEXT, _cut
+from txn.server.connection import LONGEST_TEXT
 from txn.tables.filters.lists import make_filter
 from txn.tables.filters.parsing import MOST_LEVELS, parse_filter
 from txn.tables.operations import Refused
@@ -44,12 +43,6 @@ def test_the_refusal_of_a_long_filter_is_short(text: bytes) -> None:
     with pytest.raises(Refused, match="not a filter") as caught:
         parse_filter(text)
     assert len(str(caught.value)) < LONGEST_TEXT
-
-
-def test_a_text_for_clients_and_the_log_is_cut() -> None:
-    assert _cut("x" * 5_000) == "x" * LONGEST_TEXT + "... (5000 characters)"
-    error = thrift2.IDL.TIOError("x")
-    assert [_cut(each) for each in (error, None, 7, "x")] == [error, None, 7, "x"]
 
 
 @pytest.mark.parametrize("mode", [0o644, 0o602, 0o666])

@@ -2,33 +2,24 @@
 
 from __future__ import annotations
 
-import gc
 import threading
-import weakref
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
-from contextlib import suppress
 from functools import partial
 from pathlib import Path
 from typing import Any, cast
-from unittest.mock import patch
 
 import lmdb
 import pytest
 
 from tests.unit.interrupting import Interruption
-from txn.clock import SystemClock, poll
+from txn.clock import poll
 from txn.errors import InvalidRequestError, MaybeApplied, NotApplied
-from txn.model import Family
-from txn.stores.local import LocalStore
-from txn.tables.changes import MAX_COLUMN
 from txn.tables.kv import group_commit
 from txn.tables.kv import lmdb as lmdb_module
 from txn.tables.kv.group_commit import CommitQueue
 from txn.tables.kv.lmdb import FIRST_MAP_SIZE, LmdbStore
 from txn.tables.kv.ordered import Writer
-from txn.tables.operations import Put, Refused, Remove, Selection
-from txn.tables.rows import Rows
 
 PATIENCE_S = 60
 Body = Callable[[Writer], object]
@@ -66,7 +57,7 @@ class Commit:
     def __init__(self, store: LmdbStore, pool: ThreadPoolExecutor) -> None:
         self._store, self._pool = store, pool
         self._entered, self._let = threading.Event(), threading.Event()
-        self._first = pool.submit(store.write, self._stay, shared=True)
+        self._first: Future[object] = pool.submit(store.write, self._stay, shared=True)
         assert self._entered.wait(PATIENCE_S)
 
     def _stay(self, writer: Writer) -> None:
@@ -77,17 +68,14 @@ class Commit:
     def call_beside(self, *calls: Callable[[], object]) -> list[Future[object]]:
         """Let threads make calls, in this order; all wait when this returns."""
         queue = self._store._shared.queue._queue
-        asked = []
+        before, asked = len(queue), list[Future[object]]()
         for call in calls:
-            count = len(queue)
             asked.append(self._pool.submit(call))
-            assert poll(lambda count=count: len(queue) > count, 60_000)
+            assert poll(lambda: len(queue) >= before + len(asked), 60_000)
         return asked
 
     def write_beside(self, *bodies: Body) -> list[Future[object]]:
-        return self.call_beside(
-            *(lambda body=body: self._store.write(body, shared=True) for body in bodies)
-        )
+        return self.call_beside(*(partial(self._store.write, body, shared=True) for body in bodies))
 
     def end(self, asked: Sequence[Future[object]] = ()) -> None:
         """Let it end, and then those that were asked for."""
@@ -131,7 +119,7 @@ def test_a_commit_is_durable_if_one_of_its_writes_is(
         apply(self, step)
 
     asked = commit.call_beside(
-        *(lambda each=each: store.write(put(b"k"), durable=each, shared=True) for each in durable)
+        *(partial(store.write, put(b"k"), durable=each, shared=True) for each in durable)
     )
     monkeypatch.setattr(lmdb_module._Shared, "_apply", count)
     commit.end(asked)
@@ -153,25 +141,6 @@ def test_the_map_grows_for_writes_too_large_together(store: LmdbStore, commit: C
     asked = commit.write_beside(*(put(b"%d" % number, large) for number in range(3)))
     commit.end(asked)
     assert [len(get(store, b"%d" % number) or b"") for number in range(3)] == [len(large)] * 3
-
-
-def test_a_commit_that_finds_the_map_full_is_undone(
-    store: LmdbStore, commit: Commit, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    runs: list[int] = []
-    asked = commit.write_beside(put(b"one"), lambda _: runs.append(1), put(b"two"))
-    apply = lmdb_module._Shared._apply
-
-    def fail(self: lmdb_module._Shared, step: Callable[[], None]) -> None:
-        if len(runs) == 1:
-            runs.append(2)
-            step.__self__.abort()  # type: ignore[attr-defined]
-            raise lmdb.MapFullError("full")
-        apply(self, step)
-
-    monkeypatch.setattr(lmdb_module._Shared, "_apply", fail)
-    commit.end(asked)
-    assert [get(store, key) for key in (b"one", b"two")] == [b"v", b"v"]
 
 
 def test_when_a_commit_fails_none_of_its_writes_is_told_more_than_that(
@@ -212,81 +181,6 @@ def test_a_write_that_waits_too_long_is_taken_back(
     commit.end()
     patient.result(PATIENCE_S)
     assert (get(store, b"late"), get(store, b"patient")) == (None, b"v")
-
-
-def test_a_write_that_is_interrupted_as_it_waits_is_taken_back(
-    store: LmdbStore, commit: Commit
-) -> None:
-    """Nobody would lead the others if it stayed in the queue."""
-    with (
-        patch.object(group_commit, "find_patience", side_effect=KeyboardInterrupt),
-        pytest.raises(KeyboardInterrupt),
-    ):
-        store.write(put(b"interrupted"), shared=True)
-    commit.end(commit.write_beside(put(b"other")))
-    assert (get(store, b"interrupted"), get(store, b"other")) == (None, b"v")
-
-
-@pytest.mark.parametrize("work", [put(b"k"), refuse])
-def test_a_write_is_forgotten_when_it_is_over(store: LmdbStore, work: Body) -> None:
-    """An interrupt may leave a transaction open in its traceback, which stops all other writers."""
-    gc.disable()
-    try:
-        body = partial(work)
-        kept = weakref.ref(body)
-        with suppress(InvalidRequestError):
-            store.write(body, shared=True)
-        del body
-        assert kept() is None
-    finally:
-        gc.enable()
-
-
-def test_each_write_of_many_threads_takes_effect_once(store: LmdbStore) -> None:
-    def add(writer: Writer) -> None:
-        writer.put(b"sum", b"%d" % (int(writer.get(b"sum") or b"0") + 1))
-
-    def add_and_refuse(writer: Writer) -> None:
-        add(writer)
-        raise InvalidRequestError("no")
-
-    def repeat(number: int) -> None:
-        for turn in range(40):
-            if (number + turn) % 10:
-                store.write(add, shared=True)
-            else:
-                with pytest.raises(InvalidRequestError):
-                    store.write(add_and_refuse, shared=True)
-
-    with ThreadPoolExecutor(8) as pool:
-        assert len([*pool.map(repeat, range(8))]) == 8
-    assert get(store, b"sum") == b"%d" % (8 * 36)
-
-
-def test_requests_share_commits_unless_they_change_the_catalog(
-    store: LmdbStore, commit: Commit
-) -> None:
-    """A catalog that was seen in a commit which is undone must not be remembered."""
-    clock = SystemClock()
-    tables, rows = LocalStore(store, clock), Rows(store, clock)
-    queue = store._shared.queue._queue
-    commit.end()
-    tables.ensure_table(b"t", {b"d": Family()})
-    with ThreadPoolExecutor(8) as pool:
-        again = Commit(store, pool)
-        puts = again.call_beside(
-            lambda: rows.mutate(b"t", [(b"1", [Put(b"d", b"q", b"v")])]),
-            lambda: rows.mutate(b"t", [(b"2", [Put(b"d", b"q" * (MAX_COLUMN + 1), b"v")])]),
-        )
-        whole = pool.submit(rows.mutate, b"t", [(b"3", [Remove()])])
-        assert len(queue) == 3
-        again.end()
-        puts[0].result(PATIENCE_S)
-        whole.result(PATIENCE_S)
-        with pytest.raises(Refused, match="too long"):
-            puts[1].result(PATIENCE_S)
-    found = rows.get(b"t", [b"1", b"2"], Selection())
-    assert [bool(each.versions) for each in found] == [True, False]
 
 
 class Harmless(Exception):
@@ -330,8 +224,7 @@ class Commits:
 
 
 def interrupt_leader(ending: str, at: int) -> bool:
-    """Interrupt who leads two others at a step, and see that these, and later ones, are told the
-    truth; return whether it came to that step."""
+    """Interrupt who leads two others; see that all are told the truth; tell if it came to that."""
     commits, interruption = Commits(ending), Interruption([str(group_commit.__file__)], at)
 
     def lead() -> None:

@@ -11,7 +11,6 @@ from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack, closing
 from typing import Any
-from unittest.mock import patch
 
 import pytest
 
@@ -31,21 +30,16 @@ from txn.clock import ManualClock, poll
 from txn.errors import (
     MaybeApplied,
     NotApplied,
-    StoreClosedError,
     StoreError,
     TableUnavailable,
 )
 from txn.model import Cell, Check, Edit, Family, Key
 from txn.stores import open_store
-from txn.stores.base import TableSize
 from txn.stores.hbase.native.connection import IDLE_MS, RpcCall, RpcConnection
-from txn.stores.hbase.native.items import ASYNC_WAL, ReadRow
+from txn.stores.hbase.native.items import ASYNC_WAL
 from txn.stores.hbase.native.messages import PB
 from txn.stores.hbase.native.regions import DISABLED
-from txn.stores.hbase.native.servers import Servers
 from txn.stores.hbase.native.store import NativeStore as Store
-from txn.stores.hbase.native.tables import CHANGE_MS
-from txn.stores.hbase.native.target import Target
 from txn.stores.hbase.native.tenure import REST_MS
 from txn.stores.wire import SharedWire
 
@@ -170,18 +164,6 @@ def test_a_call_is_one_request_however_many_rows(server: Server, store: Store) -
     assert store.read([other_name]) == {other_name: Cell(b"2", 1)}
 
 
-def test_many_checks_are_taken_side_by_side_by_some_threads(server: Server, store: Store) -> None:
-    """A server has 30 threads for all of its clients. It syncs its log after each check that it
-    takes in one request. Those of one row stay in their order."""
-    rows = [f"{number:03}" for number in range(40)]
-    checks = [put_if(row, b"", b"1") for row in rows] + [put_if(row, b"1", b"2") for row in rows]
-    assert store.check_and_put(checks) == [True] * 80
-    assert server.sizes == [16] * 5
-    assert set(server.cells.values()) == {b"2"}
-    assert store.check_and_put([put_if(f"1{n:03}", b"", b"1") for n in range(400)]) == [True] * 400
-    assert server.sizes[5:] == [50] * 8
-
-
 def test_groups_are_one_request_or_one_each_if_that_lacks_some(
     server: Server, store: Store
 ) -> None:
@@ -212,8 +194,7 @@ def test_edits_that_later_ones_replace_are_not_sent(server: Server, store: Store
 
 
 def test_checks_of_several_tables_are_one_request(server: Server, store: Store) -> None:
-    """With a condition or without, and deferred or not: a transaction row and its locks. Both of a
-    row's writes are deferred: the server waits for its log if one of them wants that."""
+    """Both of a row's writes are deferred: a server waits for its log if one of them wants that."""
     server.starts = [b"", b"m"]
     row = Key("r", "t", "status", "u")
     first = Check(row, None, ((row, b"0"),), is_deferred=True)
@@ -247,20 +228,10 @@ def test_checks_and_a_read_are_one_request(server: Server, store: Store) -> None
     assert server.sizes == [6, 3, 1]
 
 
-def test_servers_check_and_read_at_one_time(server: Server, other: Server, apart: Store) -> None:
-    met = threading.Barrier(2)
-    server.before = other.before = lambda number, method: met.wait(PATIENCE_S) and None
-    assert apart.check_and_put([PUT, put_if("n", b"", b"1")]) == [True] * 2
-    answers, cells, _ = apart.check_and_read([put_if("a", b"1", b"2")], [key("n"), key("a")])
-    assert (answers, cells) == ([True], {key("n"): Cell(b"1", 1), key("a"): Cell(b"2", 1)})
-    assert server.methods == other.methods == ["Multi"] * 2
-
-
 def test_a_read_is_repeated_and_its_checks_are_not(
     server: Server, other: Server, apart: Store
 ) -> None:
-    """The answers of a server to reads alone are lost, or their region has moved; then those to a
-    request with a check."""
+    """Lost are the answers of a server to reads alone; then those to a request with a check."""
     keys = [key("a"), key("n")]
     fail(other, Break())
     server.refused[b"a"] = ["", "NotServingRegionException"]
@@ -274,20 +245,8 @@ def test_a_read_is_repeated_and_its_checks_are_not(
     assert server.count("Multi") == 1
 
 
-def test_checks_with_a_read_are_shared_out_by_their_work(server: Server, store: Store) -> None:
-    """A server waits for its log after a check, but not after a deferred one."""
-    checks = [put_if(f"{number:02}", b"", b"1") for number in range(16)]
-    deferred = [check._replace(is_deferred=True) for check in checks]
-    wanted = [key(f"{number:02}") for number in range(20, 52)]
-    assert store.check_and_read(checks, wanted)[0] == [True] * 16
-    assert server.sizes == [12, 36]
-    assert store.check_and_read(deferred, wanted)[0] == [False] * 16
-    assert server.sizes[2:] == [48]
-
-
 def test_many_rows_are_cut_into_several_requests(server: Server, store: Store) -> None:
-    """A server holds all of a request in its memory: 2,000 rows and 8 MB are under way at most, in
-    requests side by side, so that the server works while the next is made."""
+    """A server holds a request in its memory: 2,000 rows and 8 MB are under way at most."""
     keys = [key(f"{number:05}") for number in range(4_100)]
     store.write([Edit(each, b"1", 5) for each in keys])
     assert server.sizes == [250] * 16 + [50] * 2
@@ -299,19 +258,8 @@ def test_many_rows_are_cut_into_several_requests(server: Server, store: Store) -
     assert server.sizes[39:] == [2, 2, 1]
 
 
-def test_an_unreachable_server_is_tried_once_for_all_parts_of_a_call(
-    store: Store, clock: ManualClock
-) -> None:
-    """To find out may take as long as opening a connection may."""
-    items = [ReadRow(Key(b"%03d" % number, "", "", "t"), []) for number in range(200)]
-    with patch.object(store._servers, "send", side_effect=TimeoutError("timed out")) as send:
-        assert store._batches.try_once(items, clock.monotonic_ms() + 5_000) == [None] * 200
-    assert send.call_count == 1
-
-
 def test_a_row_written_in_part_is_not_said_to_be_as_it_was(server: Server, store: Store) -> None:
-    """Here its put is refused, again and again, and its delete marker is taken; unless it is to be
-    written at once, and thus is tried again as a whole."""
+    """Its put is refused, its delete marker taken; by row, it is tried again as a whole."""
     edits = [Edit(key("a"), b"1", 5), Edit(key("a"), None, 4)]
     server.refused[b"a"] = ["RegionTooBusyException", ""]
     store.write(edits, by_row=True)
@@ -345,29 +293,6 @@ def test_answers_come_in_any_order_to_many_threads(server: Server, store: Store)
     assert server.connections == 3, "for rows, for where they are, and for who is at work"
 
 
-def test_closing_ends_calls_on_connections_that_were_replaced(server: Server, store: Store) -> None:
-    """One that was given up still carries the calls that were on their way."""
-    asked, release = threading.Event(), threading.Event()
-
-    def before(number: int, method: str) -> None:
-        if method == "Multi" and number == 1:
-            asked.set()
-            release.wait(PATIENCE_S)
-
-    server.before = before
-    with ThreadPoolExecutor(1) as pool:
-        waiting = pool.submit(store.check_and_put, [PUT])
-        assert asked.wait(PATIENCE_S)
-        get_connection(store).retire()
-        assert store.read([key("b")]) == {key("b"): None}
-        store.close()
-        with pytest.raises(StoreClosedError):
-            waiting.result(PATIENCE_S)
-        release.set()
-    with pytest.raises(StoreClosedError):
-        store.read([key("a")])
-
-
 def test_calls_take_turns_on_the_connections_asked_for(server: Server, open_at: Opener) -> None:
     store = open_at("&connections=2&user=alice")
     for _ in range(6):
@@ -377,8 +302,7 @@ def test_calls_take_turns_on_the_connections_asked_for(server: Server, open_at: 
 
 
 def stop_within_a_scan(server: Server) -> None:
-    """Let the server stop before any row, within row c, and at row d, which is gone when it is read
-    again."""
+    """Let the server stop before any row, within row c, and at row d, which is gone later."""
     server.cells = {(b"c", b"d", b"x"): b"1", (b"c", b"d", b"y"): b"2"}
     server.pages = [
         ([], False, b"b", True),
@@ -389,8 +313,7 @@ def stop_within_a_scan(server: Server) -> None:
 
 
 def test_a_scan_goes_on_where_the_server_stopped(server: Server, store: Store) -> None:
-    """It stops when it takes long: where it found nothing, or within a row, which is then read
-    whole, and may be gone by then."""
+    """Where it found nothing, or within a row, which is then read whole, or is gone."""
     stop_within_a_scan(server)
     found = store.scan(TABLE, columns=[(b"d", b"x"), (b"d", b"y")])
     assert [(row.row, len(row.cells)) for row in found] == [(b"b", 1), (b"c", 2), (b"e", 1)]
@@ -417,8 +340,7 @@ def test_columns_go_on_where_the_server_stopped(server: Server, store: Store) ->
 
 
 def test_a_reverse_scan_goes_on_where_the_server_stopped(server: Server, open_at: Opener) -> None:
-    """The row at which it stopped may still be to come; and behind a region comes the one before
-    it."""
+    """The row at which it stopped may be to come; and then the region before it."""
     server.starts, store = [b"", b"m"], open_at()
     server.cells = {(b"x", b"d", b"x"): b"1", (b"x", b"d", b"y"): b"2"}
     server.pages = [
@@ -432,13 +354,6 @@ def test_a_reverse_scan_goes_on_where_the_server_stopped(server: Server, open_at
     wanted = [(b"y", 1), (b"x", 2), (b"n", 1), (b"b", 1)]
     assert [(row.row, len(row.cells)) for row in found] == wanted
     assert server.scanned == [b"", b"y\0", b"x", b"m", b"c"]
-
-
-def test_a_reverse_scan_ends_with_the_region_of_its_start(server: Server, open_at: Opener) -> None:
-    server.starts = [b"", b"g", b"m"]
-    server.pages = [([], False, b"", False), ([], False, b"", False)]
-    assert list(open_at().scan(TABLE, b"g", b"m\0", reverse=True)) == []
-    assert server.scanned == [b"m\0", b"m"]
 
 
 @pytest.mark.parametrize(
@@ -519,8 +434,7 @@ def test_others_on_the_connection_are_told_too(server: Server, store: Store) -> 
 def test_a_connection_that_the_server_closed_at_rest_is_not_used(
     server: Server, store: Store, clock: ManualClock, is_waited_for: bool
 ) -> None:
-    """A check sent on it would be lost, and nobody could tell; also where the answer to one request
-    of a call was not read, as another was refused."""
+    """A check sent on it would be lost; also where an answer was left unread."""
     if not is_waited_for:
         server.refused[b"00"] = ["*DoNotRetryIOException"]
 
@@ -577,30 +491,6 @@ def test_a_call_ends_in_time_whatever_comes_instead_of_its_answer(
     assert server.connections == connections + 1
 
 
-@pytest.mark.parametrize("what", ["a read of several requests", "a page of a scan"])
-def test_the_second_request_of_a_call_has_what_the_first_has_left_of_its_time(
-    server: Server, store: Store, clock: ManualClock, what: str
-) -> None:
-    """As the request for a row has, within which a page of a scan stopped."""
-    server.pages = [([b"b"], True, b"b", False)]
-    given_up = threading.Event()
-
-    def before(number: int, method: str) -> None:
-        clock.advance(1_300)
-        if number == 2 or server.count("Scan"):
-            given_up.wait(PATIENCE_S if method == "Multi" else 0)
-
-    server.before = before
-    try:
-        with pytest.raises(MaybeApplied, match="timed out"):
-            if what == "a page of a scan":
-                list(store.scan(TABLE, columns=[(b"d", b"x")]))
-            else:
-                store._read((), ([key("a")], [key(str(row)) for row in range(2_000)]), ())
-    finally:
-        given_up.set()
-
-
 @pytest.mark.parametrize(
     ("method", "size"), [("GetMetaRegionLocations", 2 << 20), ("Multi", 512 << 20)]
 )
@@ -611,15 +501,6 @@ def test_an_answer_is_no_longer_than_its_service_can_make_it(
     refuse(server, method, Flood(struct.pack(">I", size) * 16_384))
     with pytest.raises(StoreError, match=f"an answer of {size} bytes limit={size // 2}"):
         open_at("&timeout_ms=200").check_and_put([PUT])
-
-
-def test_no_connection_is_opened_for_a_call_whose_time_is_over(server: Server) -> None:
-    """It has waited for another thread, which opens one to the same server."""
-    servers, clock = Servers(Target(), ManualClock()), "txn.clock.ManualClock.monotonic_ms"
-    with patch(clock, side_effect=range(600, 6_000, 600)), pytest.raises(TimeoutError):
-        servers.send(("127.0.0.1", server.port), "ClientService", "Get", PB.GetRequest(), 1_000)
-    assert server.connections == 0
-    servers.close()
 
 
 def test_who_gives_up_lets_another_read(server: Server, store: Store, clock: ManualClock) -> None:
@@ -760,13 +641,6 @@ def test_a_namespace_is_made_only_if_it_is_missing(server: Server, store: Store)
     assert (server.count("CreateTable"), server.count("CreateNamespace")) == (3, 1)
 
 
-def test_a_change_without_an_end_may_be_made(server: Server, store: Store) -> None:
-    refuse(server, "getProcedureResult", Break())
-    with pytest.raises(MaybeApplied, match="has not changed the table in time"):
-        store.ensure_table(b"t", FAMILIES)
-    assert server.schemas
-
-
 def test_a_busy_master_may_take_longer_than_a_call(
     server: Server, store: Store, clock: ManualClock
 ) -> None:
@@ -781,21 +655,6 @@ def test_a_busy_master_may_take_longer_than_a_call(
     store.ensure_table(b"t", FAMILIES)
     assert server.count("getProcedureResult") > 1
     assert server.schemas
-    server.changing, server.schemas, server.before = 1_000_000, [], lambda number, method: None
-    began_ms = clock.monotonic_ms()
-    with pytest.raises(MaybeApplied, match="has not changed the table in time"):
-        store.ensure_table(b"t", FAMILIES)
-    assert CHANGE_MS <= clock.monotonic_ms() - began_ms < 2 * CHANGE_MS
-
-
-def test_the_sizes_of_tables_are_asked_of_the_master_once(server: Server, store: Store) -> None:
-    """Each server reports its regions; one that it cannot ask is no table without a size."""
-    server.ports = {b"m": server.port + 1}
-    assert store.measure_tables([TABLE]) == {TABLE: TableSize(2, None, 8 << 20)}
-    assert server.count("GetClusterStatus") == 1
-    refuse(server, "GetClusterStatus", Refuse("AccessDeniedException"))
-    with pytest.raises(MaybeApplied, match="AccessDenied"):
-        store.measure_tables([TABLE])
 
 
 def test_the_server_of_a_row_is_known_once_its_region_was_used(
@@ -834,36 +693,6 @@ def test_a_call_that_was_sent_in_part_ends_its_connection(
         store.write([Edit(key("a"), b"1" * 100, 5)])
     store.write([Edit(key("a"), b"2" * 100, 6)])
     assert server.cells == {(b"a", b"d", b"x"): b"2" * 100}
-
-
-def test_a_thread_that_is_interrupted_over_an_answer_leaves_nobody_waiting(
-    server: Server, store: Store, clock: ManualClock, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """It had read the answer of another one, who is told that it will not come."""
-    due_ms, connection = clock.monotonic_ms() + 5_000, get_connection(store)
-    release, later = threading.Event(), threading.Event()
-    server.before = lambda number, method: (release if number == 1 else later).wait(60) and None
-    first, second = (send_get(store, server, due_ms) for _ in range(2))
-    end, interrupts = RpcCall.end, ["once"]
-
-    def interrupted(call: RpcCall, *of: Any) -> None:
-        if call is first and interrupts:
-            interrupts.clear()
-            raise Interrupt
-        end(call, *of)
-
-    monkeypatch.setattr(RpcCall, "end", interrupted)
-    with ThreadPoolExecutor(2) as pool:
-        leader = pool.submit(second.receive, PB.GetResponse, due_ms)
-        assert poll(lambda: connection._is_led, 60_000)
-        other = pool.submit(first.receive, PB.GetResponse, due_ms)
-        assert poll(lambda: bool(connection._waiting), 60_000)
-        release.set()
-        with pytest.raises(Interrupt):
-            leader.result(PATIENCE_S)
-        with pytest.raises(ConnectionError):
-            other.result(PATIENCE_S)
-    later.set()
 
 
 def test_a_child_that_was_forked_during_a_read_ends_it_by_itself(

@@ -1,5 +1,4 @@
-"""A thread that is interrupted at any step of a call to a gateway, or to servers of HBase, takes
-nothing from others: neither an answer nor a connection."""
+"""A thread that is interrupted at any step of a remote call takes nothing from others."""
 
 from __future__ import annotations
 
@@ -22,7 +21,6 @@ from txn.stores.hbase.native.store import NativeStore
 from txn.stores.hbase.store import HBaseStore
 
 pytestmark = [
-    pytest.mark.fast,
     pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning"),
     pytest.mark.filterwarnings("ignore::pytest.PytestUnhandledThreadExceptionWarning"),
 ]  # also of fakes that got no greeting
@@ -65,7 +63,7 @@ def test_a_thread_that_is_interrupted_while_it_waits_leaves_the_line() -> None:
 
         def act() -> None:
             go_on = threading.Event()
-            gateway.before = lambda number, name: go_on.wait(PATIENCE_S) and None
+            gateway.before = lambda number, name: go_on.wait(PATIENCE_S)
             first = threading.Thread(target=opened.read, args=(KEYS[:1],))
             first.start()
             assert poll(lambda: gateway.at_once == 1, 20_000)

@@ -22,7 +22,6 @@ from txn.tables.operations import FamilySettings, Put, Range, Refused, Result, S
 from txn.tables.rows import Rows
 
 R = TypeVar("R")
-CELLS = 3  # of a row
 ALL = Scan(b"t", Range(), Selection())
 SCANS = {
     "forwards": ALL,
@@ -74,8 +73,7 @@ def show(_: Scan, results: list[Result]) -> list[Result]:
 
 
 def read_to_the_end(scanners: Scanners, number: int, counts: list[int]) -> list[Any]:
-    """Ask for one number of results after the other, and the last one on until the end; ask once
-    more for what a call refused."""
+    """Ask for these numbers of results, the last one until the end; again for what was refused."""
     found: list[Any] = []
     for attempt in range(1000):
         count = counts[min(attempt, len(counts) - 1)]
@@ -113,8 +111,7 @@ def whole(scan: Scan) -> list[Any]:
 def test_a_scan_of_too_much_or_too_long_loses_no_rows(
     scan: Scan, store: ShakyStore, clock: ManualClock, trouble: tuple[Any, ...]
 ) -> None:
-    """A client that does as it is told must not miss the rows that were read in vain. What a slow
-    call has found is returned by the next one; more than a page is read again."""
+    """What was read in vain is returned by the next call, or read again."""
     limits, read_ms, page_bytes, counts = trouble
     scanners, store.read_ms = opened(store, clock, limits), read_ms
     with patch.multiple(module, ROWS_A_PAGE=7, PAGE_BYTES=page_bytes):
@@ -148,22 +145,6 @@ def test_what_is_lost_is_returned_again(scan: Scan, store: ShakyStore, clock: Ma
     kept.revoke()  # too late: the client has gone on
     lost.revoke()
     assert kept + read_to_the_end(scanners, number, [4]) == whole(scan)
-
-
-def test_the_names_of_rows_count_for_a_reply(store: ShakyStore, clock: ManualClock) -> None:
-    """Rows of 32 KB and no values would otherwise be gigabytes in one reply."""
-    scanners = opened(store, clock, ScannerLimits(reply_bytes=100_000))
-    rows = Rows(store, clock)
-    rows.mutate(b"t", [(b"%d" % n * 30_000, [Put(b"d", b"x", b"")]) for n in range(5)])
-    keys = Scan(b"t", Range(), Selection(columns=((b"d", b"x"),)))
-    with pytest.raises(ValueError, match="ask for fewer"):
-        scanners.next(scanners.open(keys), 100, show)
-
-
-def test_results_of_one_row_are_returned_one_by_one(store: ShakyStore, clock: ManualClock) -> None:
-    scanners = opened(store, clock, ScannerLimits())
-    number = scanners.open(Scan(b"t", Range(), Selection(batch=1), limit=2))
-    assert len(read_to_the_end(scanners, number, [1])) == 2 * CELLS
 
 
 def test_a_scanner_ends_with_its_lease(store: ShakyStore, clock: ManualClock) -> None:

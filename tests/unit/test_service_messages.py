@@ -10,18 +10,17 @@ from thriftpy2.protocol import TCyBinaryProtocol
 from thriftpy2.transport import TCyMemoryBuffer
 
 from txn import Cell, Committed, Delete, Exact, Key, Mutation, Outcome, Request, Row, Some, Version
+from txn.assertions import Assertion
 from txn.errors import ConflictError, DeadlineError, MaybeApplied
 from txn.model import Check, Edit, Family, RowExclusion
 from txn.service.messages import IDL, METHODS, TimedRequest
 from txn.service.store import RemoteService, ServedStore
 from txn.spans import Span
 
-pytestmark = pytest.mark.fast
-
 X, Y = Key("x", "d", "v", "data"), Key("y", "d", "v", "data")
 CELLS = {X: Cell(b"1", 5), Y: None}
-CHANGES = [Mutation(X, b"1"), Delete(Y)]
-ASSERTIONS = [Some(X) & ~Exact(Y, b""), Version(X, None)]
+CHANGES: list[Mutation | Delete] = [Mutation(X, b"1"), Delete(Y)]
+ASSERTIONS: list[Assertion] = [Some(X) & ~Exact(Y, b""), Version(X, None)]
 SPAN = Span(b"data", b"a", None, frozenset({(b"d", b"v")}))
 FAMILIES = {b"d": Family(1, 5, None, None, True, 2, b"txn"), b"e": Family()}
 EDITS = [Edit(X, b"1", 5), Edit(X, None, 6), Edit(X, b"2", None)]

@@ -86,43 +86,6 @@ def test_the_end_of_a_connection_is_no_data(pair: Pair, looks: Looks) -> None:
         share_wire(pair[0], looks).read(10, DUE)
 
 
-def test_all_is_written_to_a_peer_that_reads_late(pair: Pair) -> None:
-    """The socket is full for longer than a tick."""
-    ours, theirs = pair
-    ours.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, 10_000)
-    data = bytes(range(256)) * 10_000
-    found = bytearray()
-
-    def read() -> None:
-        assert was_full.wait(60)
-        while len(found) < len(data):
-            found.extend(theirs.recv(100_000))
-
-    was_full = threading.Event()
-
-    def look() -> int:
-        was_full.set()
-        return 0
-
-    with ThreadPoolExecutor(1) as pool:
-        pool.submit(read)
-        share_wire(ours, look).write(data, 1)
-    assert found == data
-
-
-def test_a_gateway_that_answers_for_ever_is_read_until_it_is_due(pair: Pair, looks: Looks) -> None:
-    """Each piece comes at once, so no wait is long."""
-    wire = make_wire(pair)
-    wire.write(b"request")
-
-    def read() -> None:
-        while True:
-            pair[1].sendall(b"reply")
-            assert wire.read(10) == b"reply"
-
-    require_time_out(looks, read)
-
-
 def test_no_request_is_sent_to_a_gateway_after_the_deadline(pair: Pair, looks: Looks) -> None:
     """However many a call makes, and however fast their replies come."""
     wire = make_wire(pair)

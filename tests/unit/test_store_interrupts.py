@@ -1,22 +1,17 @@
-"""A thread that is interrupted anywhere in a local store leaves it usable: for this process, for
-others, and for its end.
-
-Interrupts come before each line, and at each call and return, of one call to a store; a second one
-comes while the first is cleaned up after. That is worse than what Ctrl-C can do.
-"""
+"""A thread that is interrupted anywhere in a local store, and again while the first interrupt is
+cleaned up after, leaves it usable: for this process, for others, and for its end."""
 
 from __future__ import annotations
 
 import dis
-import linecache
 import os
 import shutil
 import subprocess
 import sys
 import threading
 import zlib
-from collections.abc import Callable, Iterable, Iterator
-from concurrent.futures import ThreadPoolExecutor
+from collections.abc import Callable, Iterator
+from concurrent.futures import Future
 from contextlib import suppress
 from pathlib import Path
 from types import FrameType
@@ -35,7 +30,6 @@ from txn.tables.kv import exclusion, files, group_commit, lmdb, lmdb_files, memo
 from txn.tables.kv.lmdb import LmdbStore
 from txn.tables.kv.memory import MemoryStore
 
-PATIENCE_S = 20
 SAMPLE = 9
 """One place of so many is tried, a different one for each call; the long test tries all."""
 
@@ -56,27 +50,13 @@ for path in sys.stdin:
 
 
 class Interrupts(Interruption):
-    """One interrupt, and another one so many calls and returns later; None: no second one."""
-
-    def __init__(self, at: int, then: int | None = None, files: Iterable[str] = FILES) -> None:
-        super().__init__(files, at, twice=then is not None)
-        self._then = then or 0
+    """Leaves out the end of a `with` after an error, which takes no interrupt either."""
 
     def _step(self, frame: FrameType, event: str, argument: object) -> Any:
-        """Leave out the end of a `with` after an error, which takes no interrupt either."""
-        line = linecache.getline(frame.f_code.co_filename, frame.f_lineno).strip()
-        if event == "line" and line.startswith("with "):
-            begins = (at for at, each in dis.findlinestarts(frame.f_code) if each == frame.f_lineno)
-            if frame.f_lasti > min(begins):
-                return self._step
+        code, following = frame.f_code.co_code, frame.f_lasti + 2
+        if event == "line" and code[following] == dis.opmap["WITH_EXCEPT_START"]:
+            return self._step
         return super()._step(frame, event, argument)
-
-    def _again(self, frame: FrameType, event: str, argument: object) -> None:
-        if event == "c_call" and "settrace" in repr(argument):
-            sys.setprofile(None)
-        self._then -= frame.f_code.co_filename in self._files
-        if self._then < 0:
-            super()._again(frame, event, argument)
 
 
 class Occupied:
@@ -185,8 +165,16 @@ def fail(_: Any) -> None:
 
 def run_apart(*steps: Callable[[], Any]) -> Any:
     """Run the steps in another thread, see that they end, and return what the last one did."""
-    with ThreadPoolExecutor(1) as pool:
-        return [pool.submit(step).result(PATIENCE_S) for step in steps][-1]
+    ended = Future[Any]()
+
+    def run() -> None:
+        try:
+            ended.set_result([step() for step in steps][-1])
+        except BaseException as error:  # noqa: BLE001
+            ended.set_exception(error)
+
+    threading.Thread(target=run, daemon=True).start()
+    return ended.result(60)
 
 
 class Trial:
@@ -207,7 +195,7 @@ class Trial:
         path = str(self._folder / str(self._count))
         shutil.copytree(self._folder / "new", path)  # flushes nothing
         store = LmdbStore(path, sync=False)
-        interrupts = Interrupts(at, then)
+        interrupts = Interrupts(FILES, at, then)
         with suppress(ZeroDivisionError), interrupts:
             call(store)
         try:
@@ -274,19 +262,20 @@ def refuse(writer: Any) -> None:
     raise ZeroDivisionError
 
 
+def undo(store: MemoryStore) -> None:
+    with suppress(ZeroDivisionError):
+        store.write(refuse)
+    store.read(len_of)
+
+
 MEMORY_CALLS: dict[str, Callable[[MemoryStore], object]] = {
     "write": lambda store: store.write(change),
     "atomically": lambda store: store.atomically(lambda: store.write(change)),
-    "undone": lambda store: (suppressed(store), store.read(len_of)),
+    "undone": undo,
     "read": lambda store: store.read(lambda reader: [*reader.keys(b"", b"z")]),
 }
 OLD = {b"b": b"old", b"c": b"old", b"d": b"old"}
 NEW = {b"a": b"new", b"c": b"new", b"e": b"new"}
-
-
-def suppressed(store: MemoryStore) -> None:
-    with suppress(ZeroDivisionError):
-        store.write(refuse)
 
 
 @pytest.mark.parametrize("name", MEMORY_CALLS)
@@ -294,12 +283,12 @@ def suppressed(store: MemoryStore) -> None:
 def test_the_memory_store_is_whole_wherever_it_is_interrupted(name: str, then: int | None) -> None:
     """A write was half undone, and an index of the keys stayed incomplete."""
     at = 0
-    while interrupt_memory(MEMORY_CALLS[name], Interrupts(at, then, FILES | MEMORY_FILES)):
+    while interrupt_memory(MEMORY_CALLS[name], Interrupts(FILES | MEMORY_FILES, at, then)):
         at += 1
     assert at > 5
 
 
-def interrupt_memory(call: Callable[[MemoryStore], object], interrupts: Interrupts) -> bool:
+def interrupt_memory(call: Callable[[MemoryStore], object], interrupts: Interruption) -> bool:
     """Interrupt a call; return False if it came to its end."""
     store = MemoryStore()
     store.write(lambda writer: writer.put_all(OLD))

@@ -1,10 +1,8 @@
-"""Thrift requests out of bytes: what reading one costs, and that it may arrive in any pieces."""
+"""Thrift requests out of bytes, which may arrive in any pieces."""
 
 from __future__ import annotations
 
-import gc
 import sys
-from collections.abc import Callable
 from typing import Any
 
 import pytest
@@ -19,9 +17,6 @@ ARGUMENTS = IDL.THBaseService.checkAndPut_args
 METHODS = {"checkAndPut": ARGUMENTS}
 CELLS = [IDL.TColumnValue(b"d", b"column%d" % number, b"value") for number in range(10)]
 PUT = ARGUMENTS(b"table", b"row", b"d", b"q", None, IDL.TPut(b"row", CELLS))
-CALLS = 130  # it was 490, with several for each field and string
-
-pytestmark = pytest.mark.fast
 
 
 def encode(arguments: Any) -> bytes:
@@ -30,7 +25,7 @@ def encode(arguments: Any) -> bytes:
 
 def encode_call(name: str, arguments: Any) -> bytes:
     buffer = TCyMemoryBuffer()
-    protocol: Any = TCyBinaryProtocol(buffer)  # type: ignore[no-untyped-call]
+    protocol: Any = TCyBinaryProtocol(buffer)
     protocol.write_message_begin(name, 1, 7)
     protocol.write_struct(arguments)
     protocol.write_message_end()
@@ -46,29 +41,10 @@ def read(data: bytes, piece: int, limits: Limits | None = None) -> WireCall:
     return reader.call(METHODS)
 
 
-def count_calls(work: Callable[[], object]) -> int:
-    count = 0
-
-    def see(_: object, event: str, __: object) -> None:
-        nonlocal count
-        count += event == "call"
-
-    gc.collect()  # others' garbage has calls of its own
-    before = sys.getprofile()
-    sys.setprofile(see)
-    try:
-        work()
-    finally:
-        sys.setprofile(before)
-    return count
-
-
-def test_a_request_may_arrive_in_any_pieces_and_costs_about_a_call_for_each_field() -> None:
-    """The server reads requests in Python, which is a third of what one costs."""
+def test_a_request_may_arrive_in_any_pieces() -> None:
     data = encode(PUT)
     for piece in (1, 2, 3, 7, 50, len(data)):
         assert read(data, piece) == WireCall("checkAndPut", 1, 7, PUT)
-    assert count_calls(lambda: read(data, len(data))) <= CALLS
 
 
 def test_a_string_in_the_place_of_another_type_is_skipped() -> None:
@@ -93,17 +69,6 @@ def test_a_string_ends_within_the_message() -> None:
     data = encode(PUT)
     with pytest.raises(Malformed, match="longer than the message may be"):
         read(data + data, 2 * len(data), Limits(message_bytes=len(data) - 10))
-
-
-def test_nothing_is_read_past_the_limit_of_items() -> None:
-    field = b"\x0b\0\1\0\0\0\0"
-    data = encode(PUT).partition(b"\x0b\0\1")[0] + field * 1_000
-    source = Source(lambda _: data, lambda _: None, Limits(items=20))
-    assert source.arrives()
-    reader, _ = open_reader(source)
-    with pytest.raises(Malformed, match="too many items limit=20"):
-        reader.call(METHODS)
-    assert source.items == 21
 
 
 def test_a_type_that_is_only_thriftpy2s_is_refused() -> None:
