@@ -443,3 +443,53 @@ def test_a_store_that_may_not_be_written_can_be_looked_at(path: str) -> None:
         assert f"{command} 0\n" in told
     assert "caution  store: can only be read here" in told
     assert sorted(os.listdir(path)) == FILES
+
+
+def test_a_full_disk_is_reported_and_leaves_the_store_whole(path: str) -> None:
+    """A commit that fails half way through its writing must never be seen, nor stop the next."""
+    script = """
+        import resource, sys
+        from txn.errors import MaybeApplied
+        from txn.tables.kv.lmdb import LmdbStore
+        store = LmdbStore(sys.argv[1])
+        store.write(lambda writer: writer.put(b"k", b"old"))
+        limit = 8 * 1024 * 1024
+        resource.setrlimit(resource.RLIMIT_FSIZE, (limit, limit))
+
+        def fill(writer):
+            for number in range(12):
+                writer.put(b"%d" % number, bytes(1024 * 1024))
+            writer.put(b"k", b"new")
+
+        try:
+            store.write(fill)
+        except MaybeApplied as error:
+            assert "commit failed" in str(error), error
+            assert store.read(lambda reader: list(reader.keys(b"", b"z"))) == [b"k"]
+            store.write(lambda writer: writer.put(b"l", b"small"))
+            print(store.read(lambda reader: [reader.get(b"k"), reader.get(b"l")]))
+    """
+    assert run(script, path) == "[b'old', b'small']\n"
+
+
+def test_a_disk_that_is_full_is_an_error_to_who_makes_a_store(path: str) -> None:
+    """Each file needs its space before LMDB maps it: a page without space kills the process."""
+    script = """
+        import os, resource, sys
+        from txn.errors import NotApplied
+        from txn.tables.kv.lmdb import LmdbStore
+        for limit in (10, 5000, 20000):
+            resource.setrlimit(resource.RLIMIT_FSIZE, (limit, resource.RLIM_INFINITY))
+            try:
+                LmdbStore(sys.argv[1])
+            except NotApplied as error:
+                print(str(error).partition(" path=")[0], str(error).rpartition("reason=")[2])
+        resource.setrlimit(resource.RLIMIT_FSIZE, (-1, resource.RLIM_INFINITY))
+        store = LmdbStore(sys.argv[1])
+        store.write(lambda writer: writer.put(b"k", b"v"))
+        print(store.read(lambda reader: reader.get(b"k")))
+    """
+    told = run(script, path).splitlines()
+    assert told[-1] == "b'v'"
+    assert len(told) == 4
+    assert all("cannot open the store" in line and "File too large" in line for line in told[:3])

@@ -9,6 +9,7 @@ from collections.abc import Callable, Sequence
 from contextlib import nullcontext, suppress
 from pathlib import Path
 from random import Random
+from types import SimpleNamespace
 from typing import Any
 
 import lmdb
@@ -472,3 +473,12 @@ def test_a_child_that_is_forked_in_it_commits_nothing(path: str) -> None:
     assert values(engine)[0] == b"2"
     assert len(list(engine.context.store.scan(b"txn"))) == 3  # and the name of the protocol
     engine.close()
+
+
+def test_a_full_disk_is_called_so(path: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """LMDB calls a write that came to less than was asked for an input/output error."""
+    error = lmdb_module.lmdb.Error("mdb_txn_commit: Input/output error")
+    assert lmdb_module.find_reason("/", error) == str(error)
+    full = SimpleNamespace(f_bavail=1, f_frsize=4_096)
+    monkeypatch.setattr(lmdb_module.os, "statvfs", lambda path: full)
+    assert lmdb_module.find_reason("/", error).startswith("the disk is full, 4,096 bytes are free")

@@ -34,6 +34,7 @@ from txn.protocol import listing
 from txn.protocol.codec import encode_buffer
 from txn.protocol.context import Context
 from txn.protocol.listing import (
+    find_buckets,
     scan_transactions,
     strip_bucket,
 )
@@ -441,3 +442,10 @@ def run(*options: str) -> list[dict[str, Any]]:
     assert done.exit_code == 0, done.output
     lines = [json.loads(line) for line in done.stdout.splitlines() if line.startswith("{")]
     return [line for line in lines if line.get("state") != "foreign"]
+
+
+def test_rows_of_others_are_no_bucket() -> None:
+    rows = Rows()
+    (row_key,) = rows.put([new_row_key(NOW_MS, 1, salt_buckets=10)])
+    rows.put([b"57.unknown"])
+    assert find_buckets(rows.context) == [row_key[:3], b""]
