@@ -39,6 +39,7 @@ from txn.errors import (
 from txn.events import Helped, Phase
 from txn.host.owner import name_owner
 from txn.model import Cell, Check, Delete, Edit, Family, Key, Mutation
+from txn.protocol.clocks import FUTURE_MS
 from txn.protocol.codec import Plan, encode_plan
 from txn.protocol.commit import WRITTEN_WITHIN_MS
 from txn.protocol.row import FAMILY, column, status_key
@@ -389,3 +390,12 @@ def test_a_holder_that_decides_while_it_is_aborted_stays_committed(world: World)
     before(world, aborts, lambda: world.store.check_and_put([decision]))
     world.client(world.faults, seed=2).commit([Mutation(X, b"3")], [Exact(X, b"2")])
     assert world.engine.outcome(holder) is Outcome.COMMITTED
+
+
+def test_a_cell_from_the_future_is_refused(world: World) -> None:
+    """Following it would drag every later commit into the future as well, for ever."""
+    world.store.write([Edit(X, b"1", world.clock.wall_ms() + FUTURE_MS + 5_000)])
+    with pytest.raises(AbortedError, match=r"lies in the future.*key=.*'x'") as caught:
+        world.engine.commit([Mutation(X, b"2")])
+    assert type(caught.value) is AbortedError
+    assert world.statuses() == [Status.ABORTED]
