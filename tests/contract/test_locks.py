@@ -346,7 +346,7 @@ def test_names_that_differ_by_case_are_one_and_values_are_not(
 @on_all
 def test_nobody_waits_in_a_circle(subject: Subject, pool: Pool) -> None:
     objects = [f"d/{name}" for name in "abcd"]
-    start = threading.Barrier(8)
+    start = threading.Barrier(8, timeout=60)
 
     def work(number: int) -> int:
         manager = subject.another(f"worker {number}")

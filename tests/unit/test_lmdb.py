@@ -22,7 +22,7 @@ from txn.errors import (
 from txn.leases.opening import open_leases
 from txn.model import Family
 from txn.stores import open_store
-from txn.tables.kv.files import FORMAT
+from txn.tables.kv.files import FORMAT, is_writable
 from txn.tables.kv.lmdb import FIRST_MAP_SIZE, LmdbStore
 from txn.tables.kv.ordered import Reader, Writer
 
@@ -525,3 +525,20 @@ def test_tables_that_are_there_are_ensured_without_a_write(tmp_path: Path) -> No
         with pytest.raises(ReadOnlyError):
             full.ensure_table(table, {family: Family()})
     full.close()
+
+
+def test_a_store_that_somebody_makes_meanwhile_is_not_read_only(
+    path: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Threads that opened a new store together were told that it was open in another mode."""
+    os.makedirs(path, exist_ok=True)
+    ask = os.access
+
+    def ask_before_it_is_there(at: str, mode: int) -> bool:
+        allowed = ask(at, mode)
+        if at != path:
+            Path(at).touch()
+        return allowed
+
+    monkeypatch.setattr(os, "access", ask_before_it_is_there)
+    assert is_writable(path)

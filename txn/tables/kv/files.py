@@ -95,7 +95,9 @@ def is_complete(path: str) -> bool:
 def is_writable(path: str) -> bool:
     files = [os.path.join(path, name) for name in _STORE_FILES]
     return os.access(path, os.R_OK | os.W_OK | os.X_OK) and all(
-        os.access(file, os.R_OK | os.W_OK) or not os.path.exists(file) for file in files
+        # In this order: another thread or process may be making the file.
+        not os.path.exists(file) or os.access(file, os.R_OK | os.W_OK)
+        for file in files
     )
 
 
