@@ -34,6 +34,7 @@ from txn.events import BatchStarted, Event
 from txn.host import forks, holds, worker_pool
 from txn.tables.kv import group_commit, lmdb, memory
 
+pytestmark = pytest.mark.slow
 FILES = [str(m.__file__) for m in (client_group_commit, worker_pool, group_commit)]
 NAMES = {"_commit_batch", "_finish_future", "_finish_future_alone"}
 Interrupt = partial(Interruption, FILES, names=NAMES)

@@ -16,7 +16,10 @@ from txn.locks import LockManager, Waiting, exclusive, held, manager, shared
 from txn.locks.opening import open_stored
 from txn.stores import open_store
 
-pytestmark = pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning")
+pytestmark = [
+    pytest.mark.slow,
+    pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning"),
+]
 WAITING = Waiting(deadline_ms=10_000)
 
 

@@ -21,6 +21,7 @@ from txn.stores.hbase.native.store import NativeStore
 from txn.stores.hbase.store import HBaseStore
 
 pytestmark = [
+    pytest.mark.slow,
     pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning"),
     pytest.mark.filterwarnings("ignore::pytest.PytestUnhandledThreadExceptionWarning"),
 ]  # also of fakes that got no greeting

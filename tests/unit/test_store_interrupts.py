@@ -30,6 +30,7 @@ from txn.tables.kv import exclusion, files, group_commit, lmdb, lmdb_files, memo
 from txn.tables.kv.lmdb import LmdbStore
 from txn.tables.kv.memory import MemoryStore
 
+pytestmark = pytest.mark.slow
 SAMPLE = 9
 """One place of so many is tried, a different one for each call; the long test tries all."""
 
@@ -232,7 +233,6 @@ def try_all(trial: Trial, name: str, step: int, then: Callable[[int], int | None
     assert at > step
 
 
-@pytest.mark.fast
 @pytest.mark.parametrize("is_twice", [False, True])
 @pytest.mark.parametrize("name", CALLS)
 def test_an_interrupt_is_survived(name: str, is_twice: bool, tmp_path: Path, peer: Peer) -> None:
