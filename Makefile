@@ -19,7 +19,8 @@ help: ## list the targets
 run: $(VENV)/.ready-demo ## the main job: real flights through Spark, killed part way, repaired, proven
 	$(BIN)/txn demo flights $(ARGS)
 
-test: coverage ## all tests but the longest; ARGS are for those beside the unit tests, which run three files at a time
+test: $(VENV)/.ready-dev ## all tests but the long ones; ARGS are for those beside the unit tests
+	$(BIN)/python -m tests.packages & $(MAKE) --no-print-directory coverage && wait
 	$(BIN)/python -m pytest --ignore=tests/unit --ignore=tests/kerberos -m "not long" \
 	  -n 3 --dist loadfile --no-loadscope-reorder $(ARGS)
 
@@ -30,7 +31,8 @@ long: $(VENV)/.ready-dev ## what `make test` leaves out, and more of the tests t
 	  tests/history/test_processes.py tests/integration/test_bank.py \
 	  tests/integration/test_histories.py tests/integration/test_leases_races.py \
 	  tests/integration/test_locks_hive_reads.py $(ARGS)
-	$(BIN)/python -m pytest -m long -n 2 --dist loadfile $(ARGS)
+	$(BIN)/python -m pytest -m long -n 2 --dist loadfile \
+	  --ignore=tests/integration/test_leases_races.py $(ARGS)
 
 check: $(VENV)/.ready-dev ## lint, types, import rules and the fast tests: a minute on two cores
 	@$(MAKE) --no-print-directory --jobs 2 lint fast

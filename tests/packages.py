@@ -1,7 +1,8 @@
 """Programs of Debian's packages for tests, fetched without root where they are not installed.
 
 A package is downloaded with all that it needs and is not installed, by apt, which checks it, and
-unpacked into a folder that is kept. Nothing is installed.
+unpacked into a folder that is kept. `python -m tests.packages` fetches all that tests need and this
+machine lacks; `make test` does so beside the unit tests.
 """
 
 from __future__ import annotations
@@ -11,6 +12,7 @@ import shutil
 import subprocess
 import tempfile
 from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from pathlib import Path
 
@@ -75,3 +77,20 @@ def _call(folder: Path, *command: str) -> None:
         raise PackageError(f"not installed: {command[0]}") from error
     if done.returncode:
         raise PackageError(f"failed: {' '.join(command)}\n{done.stdout}{done.stderr}")
+
+
+def main() -> None:
+    # imported here: these fetch packages by this module
+    from tests.console.browser import find_chromium  # noqa: PLC0415
+    from tests.integration.postgresql import find_programs  # noqa: PLC0415
+    from tests.model.spin import find_spin  # noqa: PLC0415
+    from txn.cluster.jars import fetch  # noqa: PLC0415
+
+    with ThreadPoolExecutor() as pool:
+        finders = (fetch, find_chromium, find_programs, find_spin)
+        for found in [pool.submit(find) for find in finders]:
+            found.result()
+
+
+if __name__ == "__main__":
+    main()

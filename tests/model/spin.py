@@ -12,10 +12,12 @@ from collections.abc import Collection
 from dataclasses import dataclass
 from pathlib import Path
 
+from tests.packages import PackageError, fetch_package
 from txn.host.java import cache_folder
 
 MODEL = Path(__file__).parents[2] / "docs" / "model"
 MAIN = "protocol.pml"
+PROGRAM = "usr/bin/spin"
 SNAPSHOTS = "SNAPSHOTS"  # the flag of a world of readers and planners, whose model is of both
 FENCED = "FENCED"  # the flag of a world of the second protocol, whose model is a file of its own
 LARGER = {"READS", "LOSES", "RETIRES", "SHAPE=3"}
@@ -108,37 +110,13 @@ def find_spin() -> Path:
     found = shutil.which("spin")
     if found:
         return Path(found)
-    kept = cache_folder() / "spin" / "usr" / "bin" / "spin"
-    if not kept.exists():
-        _fetch(kept.parents[2])
-    return kept
-
-
-def _fetch(target: Path) -> None:
-    if not shutil.which("apt-get"):
-        raise SpinError("no spin: install it, and put it on PATH")
-    target.parent.mkdir(parents=True, exist_ok=True)
-    with tempfile.TemporaryDirectory(prefix=".spin-", dir=target.parent) as place:
-        folder = Path(place)
-        package = _package(folder)
-        _run(folder, "dpkg-deb", "-x", str(package), "unpacked")
+    root = cache_folder() / "spin"
+    if not root.exists():
         try:
-            os.rename(folder / "unpacked", target)
-        except OSError:
-            if not (target / "usr" / "bin" / "spin").exists():
-                raise
-
-
-def _package(folder: Path) -> Path:
-    """Download with fresh package lists of our own, which need no root."""
-    options = [f"-oDir::State::lists={folder}/lists", f"-oDir::Cache={folder}/cache", "-qq"]
-    for name in ("lists/partial", "cache/archives/partial"):
-        (folder / name).mkdir(parents=True)
-    _run(folder, "apt-get", *options, "update")
-    _run(folder, "apt-get", *options, "download", "spin")
-    for found in folder.glob("spin_*.deb"):
-        return found
-    raise SpinError("apt-get has no package spin: install it, and put it on PATH")
+            fetch_package("spin", root, lambda unpacked: (unpacked / PROGRAM).exists())
+        except PackageError as error:
+            raise SpinError(f"no Spin: {error}") from error
+    return root / PROGRAM
 
 
 def _run(folder: Path, *command: str) -> str:
