@@ -14,7 +14,7 @@ from pyspark.sql.types import NullType, StringType, StructField, StructType
 from recovery.spark import OPTIONS as FINDINGS
 from txn import AbortedError, Engine, InvalidRequestError, Key, Mutation, Outcome, connect
 from txn.reading import columns
-from txn.spark import changes, make_batch_writer, reader
+from txn.spark import changes, make_batch_writer, reader, views
 from txn.spark.atomic import ATOMIC, AtomicWriter, PartsReport
 from txn.spark.changes import CHANGES
 from txn.spark.options import COMMON
@@ -253,3 +253,17 @@ def test_workers_on_this_machine_are_reached_by_unix_sockets(
     assert found == (
         {f"{prefix}.enabled": "true", f"{prefix}.dir": "/tmp/folder"} if is_set else {}
     )
+
+
+def test_large_transactions_are_looked_at_a_few_at_a_time(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The parts of one data frame have a megabyte each, and a worker should not need them all."""
+    monkeypatch.setattr(views, "BATCH_BYTES", 1_500)
+    source = make_source(view="transactions")
+    with connect(source.options["uri"], table="rows") as engine:
+        engine.ensure_table("rows", ["f"])
+        for row in range(4):
+            engine.commit([Mutation(Key(str(row), "f", "v"), "x" * 1_000)], once=f"t-{row}")
+        view = source.reader(source.schema())
+        found = [batch for part in view.partitions() for batch in view.read(part)]
+    assert len(found) > 1
+    assert sum(batch.num_rows for batch in found if isinstance(batch, pa.RecordBatch)) == 4
