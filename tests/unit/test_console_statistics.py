@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
 from random import Random
 from typing import Any
@@ -31,7 +31,7 @@ from txn.errors import AbortedError, AssertionFailedError, ConflictError, Deadli
 from txn.model import Edit, Key, Mutation, Row
 from txn.protocol.codec import Plan, encode_plan
 from txn.protocol.row import child_key, column, new_row_key
-from txn.protocol.statuses import Status
+from txn.protocol.statuses import ProtocolName, Status
 from txn.request import Request
 from txn.text import reason_text
 
@@ -277,3 +277,27 @@ def test_what_is_unfinished_goes_on_until_now() -> None:
     assert drawn.segments[0].width >= LEAST
     assert drawn.segments[-1].x + drawn.segments[-1].width < WIDTH
     assert draw_timeline(replace(found, statuses=()), 0) is None
+
+
+@pytest.mark.parametrize(
+    ("protocol", "names"),
+    [
+        ("six-phase", ["lock", "assert", "put", "clean", "unlock, wait"]),
+        ("fenced", ["lock, assert", "put, unlock, wait"]),
+    ],
+)
+def test_a_finished_transaction_is_a_closed_line(
+    protocol: ProtocolName, names: Sequence[str]
+) -> None:
+    """Each status stands where the work before it ends, and nothing goes on."""
+    world = World(protocol=protocol)
+    done = world.engine.commit([Mutation(X, b"1"), Mutation(Y, b"1")])
+    found = explain(world.engine.context, done.transaction)
+    assert found is not None
+    drawn = draw_timeline(found, world.clock.wall_ms() + 60_000)
+    assert drawn is not None
+    assert [mark.name for mark in drawn.marks] == [str(each.status) for each in found.statuses]
+    ends = [each.x + each.width for each in drawn.segments]
+    assert ends == pytest.approx([mark.x for mark in drawn.marks[1:]])
+    assert not any(each.is_open for each in drawn.segments)
+    assert [each.name for each in drawn.segments] == names

@@ -14,14 +14,17 @@ import pytest
 
 from tests.unit.worlds import POLICY, TABLE, World, X, Y, Z, stopped_at
 from txn import (
+    AssertionFailedError,
     Committed,
     DeadlineError,
+    Delete,
     Engine,
     Key,
     Mutation,
     Policy,
     Request,
     Some,
+    Version,
 )
 from txn.client.group_commit import GroupCommit, Item
 from txn.client.local import LocalBackend
@@ -32,6 +35,7 @@ from txn.protocol.statuses import Status
 from txn.protocol.transaction import PendingCommit
 from txn.request import Ack
 from txn.service.client import connect_server
+from txn.testing.faulty import Call, Fault
 
 PATIENCE_S = 60
 
@@ -483,3 +487,35 @@ def test_a_leader_goes_on_as_the_child_that_it_has_become(linger_ms: int) -> Non
     for _ in range(2):
         group_commit.commit([Plain(put("a"), "complete", None)])
         assert not group_commit._in_progress and not group_commit._queue
+
+
+def test_what_was_overtaken_in_line_fails_without_a_call(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Its own client has written what the request asserts to be older: nothing has to be asked. So
+    it is for one that asserts a version only, and for small values."""
+    world = World()
+    contention = backend_of(world.engine)._contention
+    large, gone = key("large"), key("gone")
+    every = [X, Y, large, gone]
+    done = world.engine.commit([Mutation(k, b"1") for k in every])
+    contention.note_hot([Z.lock])
+    world.engine.commit(
+        [Mutation(X, b"2"), Mutation(Y, b"2"), Mutation(large, b"2" * 101), Delete(gone)]
+    )
+    assert contention._written.keys() == {X, Y}
+    calls: list[Call] = []
+
+    def plan(call: Call) -> Fault:
+        calls.append(call)
+        return Fault()
+
+    world.faults.plan = plan
+    with pytest.raises(AssertionFailedError) as failed:
+        world.engine.commit([Mutation(Z, b"1")], [Version(X, done.timestamp)])
+    assert not calls and failed.value.seen[X] == world.cell(X)
+    with pytest.raises(AssertionFailedError):
+        world.engine.commit([Mutation(Z, b"1")], [Version(X, done.timestamp)], once="token")
+    assert calls, "it may be its own first commit that came between"
+    monkeypatch.setattr("txn.protocol.locks.REMEMBERED", 1)
+    contention.note_hot([Z.lock])
+    world.engine.commit([Mutation(Z, b"1")])
+    assert contention._written.keys() == {Z}

@@ -121,6 +121,7 @@ STATEMENTS = [
     ("SELECT * FROM named WHERE ds = '1'", "S named, S named/ds=1"),
     ("SELECT * FROM named WHERE ds = 1", "S named, S named/ds=01, S named/ds=1"),
     ("SELECT * FROM dated WHERE ds = '2020-01-01'", "S dated, S dated/ds=2020-01-01"),
+    ("SELECT * FROM dated WHERE ds = DATE '2020-01-01'", "S dated, S dated/ds=2020-01-01"),
     ("SELECT * FROM odd WHERE ds = 1", "S odd"),
     # what Spark and Hive accept
     ("INSERT OVERWRITE LOCAL DIRECTORY '/x' USING csv OPTIONS (a 'b') SELECT * FROM t", "S t"),

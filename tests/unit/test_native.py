@@ -18,6 +18,7 @@ from tests.unit.fake_region_server import (
     NAMELESS,
     TABLE,
     Break,
+    FakeRegionServer,
     Flood,
     Refuse,
     Say,
@@ -39,6 +40,7 @@ from txn.stores.hbase.native.connection import IDLE_MS, RpcCall, RpcConnection
 from txn.stores.hbase.native.items import ASYNC_WAL
 from txn.stores.hbase.native.messages import PB
 from txn.stores.hbase.native.regions import DISABLED
+from txn.stores.hbase.native.store import NativeStore
 from txn.stores.hbase.native.store import NativeStore as Store
 from txn.stores.hbase.native.tenure import REST_MS
 from txn.stores.wire import SharedWire
@@ -777,3 +779,12 @@ def test_a_no_of_a_doubtful_server_is_not_believed(
         refuse(server, "GetClusterStatus", Refuse("AccessDeniedException"))
     with pytest.raises(MaybeApplied, match=message):
         rested.check_and_put([put_if("a", b"1", b"2")])
+
+
+def test_checks_do_not_take_all_of_a_servers_threads(
+    server: FakeRegionServer, store: NativeStore
+) -> None:
+    """It has 30 by default, for all of its clients."""
+    checks = [put_if(f"{number:03}", b"", b"1") for number in range(400)]
+    assert store.check_and_put(checks) == [True] * 400
+    assert server.sizes == [50] * 8
