@@ -11,7 +11,7 @@ import pytest
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
-from tests.unit.worlds import TABLE, list_stored
+from tests.unit.worlds import TABLE, in_memory, list_stored
 from txn import (
     Committed,
     DeadlineError,
@@ -26,7 +26,7 @@ from txn import (
     Version,
 )
 from txn.clock import ManualClock
-from txn.events import Listener, silent
+from txn.events import BatchStarted, Ended, Event, Listener, Phase, StoreCall, silent
 from txn.model import Check, Edit, Family
 from txn.protocol import commit as commit_module
 from txn.protocol.recovery import poison
@@ -207,3 +207,30 @@ def test_a_marker_that_hides_the_value_hides_the_lock_too(ahead_ms: int) -> None
         engine.commit([Mutation(key, b"1")])
     found = engine.read([key])[key]
     assert found is not None and found.value == b"1"
+
+
+@pytest.mark.parametrize("protocol", ["six-phase", "fenced"])
+def test_a_listener_hears_of_one_write_and_makes_no_other_calls(protocol: ProtocolName) -> None:
+    """Otherwise metrics and traces cost several times what they observe."""
+    calls: dict[bool, list[str]] = {}
+    events: list[Event] = []
+    for is_heard in (False, True):
+        memory, clock = in_memory()
+        store = CountingStore(memory)
+        store.ensure_table(TABLE, {b"d": Family(), b"e": Family()})
+        listener = events.append if is_heard else silent
+        engine = Engine(store, table=TABLE, clock=clock, on_event=listener, protocol=protocol)
+        engine.commit(PUT)
+        events.clear()
+        store.reset()
+        engine.commit(PUT)
+        calls[is_heard] = [call.method for call in store.trace]
+    assert calls[True] == calls[False] == ["atomically", "read", "write"]
+    assert [e.call for e in events if isinstance(e, StoreCall)] == ["read", "write", "atomically"]
+    phases = [event for event in events if isinstance(event, Phase)]
+    assert [(e.name, e.outcome, e.transactions, e.failed) for e in phases] == [
+        ("decide", "started", 1, 0),
+        ("decide", "done", 1, 0),
+    ]
+    assert phases[0].at_ns <= phases[1].at_ns and phases[1].elapsed_ms
+    assert [type(events[0]), type(events[-1])] == [BatchStarted, Ended]
