@@ -1,4 +1,7 @@
-"""Spin, from PATH or else Debian's package in this user's cache, which needs no root."""
+"""Spin, from PATH or else Debian's package in this user's cache, which needs no root.
+
+It wants a C compiler (cc). A search that did not see every state is an error, never a result.
+"""
 
 from __future__ import annotations
 

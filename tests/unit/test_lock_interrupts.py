@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import threading
+import time
 from pathlib import Path
 
 import pytest
 
-from tests.unit.interrupting import interrupt_each
+from tests.unit.interrupting import interrupt_at_random, interrupt_each
 from txn.client.engine import Engine
 from txn.clock import poll
 from txn.host import holds, lending
@@ -87,3 +88,16 @@ def test_an_interrupted_grab_leaves_the_connection_to_the_next_one(
 
         interrupt_each(MODULES, act, check, twice=twice, every=every)
     assert not leases.connections._lender.free
+
+
+@pytest.mark.long
+def test_an_interrupt_in_a_driver_leaves_the_file_to_others(tmp_path: Path) -> None:
+    url = f"sqlite:///{tmp_path}/leases.db"
+    with open_leases(url) as leases, open_leases(url) as others:
+        for seed in range(10):
+            interrupt_at_random(lambda: leases.grab_lease(shared("d/t"), 60), times=100, seed=seed)
+            began = time.monotonic()
+            for each in (leases, others):
+                each.force_drop_lease(["d"])
+                each.drop_lease(each.grab_lease(exclusive("d/t"), 60))
+            assert time.monotonic() - began < 5

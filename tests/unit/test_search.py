@@ -205,9 +205,6 @@ class Fetching(CountingStore):
         self.total, self.largest = self.total + size, max(self.largest, size)
 
 
-Weighing = Fetching
-
-
 def find_cost(rows: Rows, query: Query) -> tuple[int, int, int]:
     """How many calls a page takes, how many rows it is sent, and reads."""
     store = Fetching(rows.store)
