@@ -53,6 +53,7 @@ CallName = Literal[
     "read_versions",
     "write",
     "check_and_put",
+    "put_if_all",
     "check_and_read",
     "scan",
     "atomically",

@@ -58,7 +58,7 @@ class Plain:
     ack: Ack
     due_ms: int | None
     lock_cells: Collection[Key] = ()
-    validated: Collection[Key] = ()
+    shared: Collection[Key] = ()
     weight: int = 0
     future: Future[Committed] | None = None
 

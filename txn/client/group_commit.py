@@ -3,7 +3,7 @@
 A request that finds no batch in progress becomes one at once. While `concurrent_batches` are in
 progress, requests wait in a queue and form the next batch. One caller's thread commits a batch for
 all its callers; background threads do so only if nothing but futures waits. Two requests that need
-the same lock would conflict, so they are never in progress at once, unless both validate its keys.
+the same lock would conflict, so they are never in progress at once, unless neither changes it.
 The queue is first in, first out.
 """
 
@@ -39,7 +39,7 @@ class Item(Protocol):
     """A request that can be committed in a group.
 
     due_ms: the deadline for its decision (monotonic).
-    lock_cells: the lock cells that it needs, or its keys. validated: those that it does not take.
+    lock_cells: the lock cells that it needs, or its keys. shared: those that it does not change.
     weight: its bytes.
     future: receives its result if no thread waits.
     """
@@ -52,7 +52,7 @@ class Item(Protocol):
     @property
     def lock_cells(self) -> Collection[Key]: ...
     @property
-    def validated(self) -> Collection[Key]: ...
+    def shared(self) -> Collection[Key]: ...
     @property
     def weight(self) -> int: ...
 
@@ -508,18 +508,18 @@ class GroupCommit(Generic[W]):
 
 def _note_locks(w: Item, taken: set[Key], needed: set[Key]) -> None:
     """Add the locks that a request takes, and those that it needs."""
-    locks, validated = w.lock_cells, w.validated
+    locks, shared = w.lock_cells, w.shared
     needed.update(locks)
-    taken.update([lock for lock in locks if lock not in validated] if validated else locks)
+    taken.update([lock for lock in locks if lock not in shared] if shared else locks)
 
 
 def _would_conflict(w: Item, taken: set[Key], needed: set[Key]) -> bool:
-    """Whether a lock that it takes is needed by others, or one that it validates is taken."""
-    locks, validated = w.lock_cells, w.validated
-    if not validated:
+    """Whether a lock that it takes is needed by others, or one that it shares is taken."""
+    locks, shared = w.lock_cells, w.shared
+    if not shared:
         return not needed.isdisjoint(locks)
-    own = [lock for lock in locks if lock not in validated]
-    return not (needed.isdisjoint(own) and taken.isdisjoint(validated))
+    own = [lock for lock in locks if lock not in shared]
+    return not (needed.isdisjoint(own) and taken.isdisjoint(shared))
 
 
 def _start(w: Item) -> bool:

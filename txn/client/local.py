@@ -355,9 +355,10 @@ class LocalBackend:
                 live = run_for_available(wait or self._contention.wait_for_hot_keys, attempts)
             commit(context, live, self._contention, patient, finish)
             self._contention.record_results(live)
-        except TxnError as error:  # raised before the decision, so none of these is ever committed
+        except TxnError as error:  # raised before the decision of all but those that have one
             for t in attempts:
-                t.failure = t.failure or deny(error)
+                if t.status is None or not t.status.is_decided:
+                    t.failure = t.failure or deny(error)
         for t in attempts:
             t.is_running = False
             if t.failure is not None:
@@ -570,9 +571,9 @@ class Order:
 
     def __init__(self, pending: Sequence[PendingCommit]) -> None:
         self._queues: dict[Key, deque[PendingCommit]] = {}
-        # Those that only validate a key, which nobody of them takes, need no order.
-        taken = [lock_cell for t in pending for lock_cell in t.taken_cells]
-        self._ordered = set(taken)
+        # Locks that none of them changes need no order.
+        shared = [(t, t.shared) for t in pending]
+        self._ordered = {lock for t, some in shared for lock in t.lock_cells if lock not in some}
         needed = [lock for t in pending for lock in t.lock_cells if lock in self._ordered]
         if len(self._ordered) == len(needed):  # the usual case
             self.ready = dict.fromkeys(pending)

@@ -26,7 +26,7 @@ from txn.protocol.locks import Contention
 from txn.protocol.one_write import MustWait, commit_in_one_write
 from txn.protocol.recovery import Finish, finish_or_leave, poison, release_aborted, roll_forward
 from txn.protocol.row import column, read_rows
-from txn.protocol.single_row import commit_single_rows
+from txn.protocol.rowless import commit_without_rows
 from txn.protocol.statuses import Status
 from txn.protocol.transaction import (
     WRITTEN_WITHIN_MS,
@@ -47,11 +47,11 @@ def commit(
     patient: bool,
     finish: Finish,
 ) -> None:
-    """Commit a batch of transactions that have no lock cell in common.
+    """Commit a batch of transactions whose locks, except shared ones, nobody else in it needs.
 
     Afterwards each transaction has a failure or is committed. Raises StoreError if the store did
     not answer before the decision, and AbortedError if this client's clock is wrong. Transactions
-    without a failure are then not committed, and never will be.
+    with neither a failure nor a decided status are then not committed, and never will be.
     """
 
     def all_phases(local: Context) -> None:
@@ -66,13 +66,29 @@ def commit(
         check_commit_clock(limited)
         if context.is_local and commit_atomically(context, limited, transactions, all_phases):
             return
-    live = decide(context, prepare(limited, transactions, contention, patient), limited)
-    if single := [t for t in transactions if t.status is None and t.failure is None]:
-        commit_single_rows(context, single, contention, patient)
-    # All outcomes are decided here; any client can finish the work that a failing store prevents.
-    finish_or_leave(context, "roll forward", finish, live)
+    due = dict.fromkeys(transactions)
+    if rowless := [t for t in transactions if fenced.needs_no_row(t)]:
+        apart = commit_without_rows(context, rowless, contention, patient)
+        due = {t: None for t in transactions if t in apart or t not in rowless}
+    while due:
+        batch = _take_disjoint(due)
+        live = decide(context, prepare(limited, batch, contention, patient), limited)
+        # These are decided; any client can finish the work that a failing store prevents.
+        finish_or_leave(context, "roll forward", finish, live)
     aborted = [t for t in transactions if t.failure and isinstance(t.failure, AbortedError)]
     finish_or_leave(context, "roll back", release_aborted, aborted)
+
+
+def _take_disjoint(due: dict[PendingCommit, None]) -> list[PendingCommit]:
+    """Remove the transactions that need no lock in common, and return them."""
+    taken: set[Key] = set()
+    batch = []
+    for t in list(due):
+        if taken.isdisjoint(t.lock_cells):
+            batch.append(t)
+            taken.update(t.taken_cells)
+            del due[t]
+    return batch
 
 
 def prepare(

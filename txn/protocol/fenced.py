@@ -75,12 +75,10 @@ LockOf = tuple[PendingCommit, Key]
 def prepare_fenced(
     context: Context, transactions: Sequence[PendingCommit], contention: Contention, patient: bool
 ) -> list[PendingCommit]:
-    """Read, write the rows, and lock what was read. A single-row commit has no status."""
+    """Read, write the rows, and lock what was read."""
     live = run_for_available(
         lambda some: read_and_evaluate(context, some, contention, patient), transactions
     )
-    # A local transaction gains nothing by having no row.
-    live = [*live] if context.is_local else [t for t in live if not needs_no_row(t)]
     live = run_for_available(lambda some: take_row_locks(context, some, contention, patient), live)
     if any([t.validates for t in live]):
         live = run_for_available(lambda some: _validate(context, some, contention), live)
@@ -228,11 +226,8 @@ def list_edits(t: Transaction, timestamp: int) -> Iterable[tuple[Key, list[Edit]
 
 
 def needs_no_row(t: PendingCommit) -> bool:
-    """Whether it needs no row: one row and family, and no token, labels, ranges or parts."""
-    request = t.request
-    if request.once is not None or request.labels or t.spans:
-        return False
-    return len(t.lock_cells) == 1 and t.status is None and t.parts is None
+    """Whether it needs no row, if its locks are in one region."""
+    return t.may_be_rowless and t.status is None and t.parts is None
 
 
 @report_phase("lock")

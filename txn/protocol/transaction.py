@@ -166,6 +166,8 @@ class PendingCommit(Transaction):
     locks; stamps where no value is needed. written_ms, alive_ms: a time at or before the write of
     its row, and its last sign of life (monotonic).
 
+    may_be_rowless: whether it needs no row, if its locks are in one region.
+
     found: locks as they were read, free; in the six-phase protocol those of validated keys, with
     their tags.
 
@@ -187,6 +189,7 @@ class PendingCommit(Transaction):
     begun_ms: int = 0
     spans: Sequence[Span] = ()
     ack: Ack = "complete"
+    may_be_rowless: bool = False
     failure: TxnError | None = None
     seen: dict[Key, Cell | Stamp | None] = field(default_factory=dict)
     written_ms: int | None = None
@@ -220,6 +223,14 @@ class PendingCommit(Transaction):
     def validates(self) -> bool:
         """Whether it validates ranges or keys before its decision, so that readers wait for it."""
         return bool(self.spans or self.validated)
+
+    @property
+    def shared(self) -> Collection[Key]:
+        """The lock cells that others of its batch may need as well: it does not change them."""
+        if not self.may_be_rowless or len(self.lock_cells) == 1:
+            return self.validated
+        changed = {self.locks[mutation.key] for mutation in self.request.mutations}
+        return [lock for lock in self.lock_cells if lock not in changed]
 
     def add_known(self, cells: Evidence, locks: Mapping[Key, Cell | None]) -> None:
         """Adopt cells that were read of its keys, and of their locks, which were free."""
@@ -265,6 +276,11 @@ def begin_commit(
         begun_ms=begun_ms,
         spans=spans,
         ack=ack,
+        may_be_rowless=(
+            context.rules.locks_rows
+            and not context.is_local  # where it would gain nothing
+            and not (request.once or request.labels or spans)
+        ),
     )
 
 

@@ -77,7 +77,7 @@ class _Sent:
     trace: Trace | None = None
 
     @property
-    def validated(self) -> Collection[Key]:
+    def shared(self) -> Collection[Key]:
         """The keys that the server does not lock, as far as the request says so."""
         if not self.request.validate:
             return ()

@@ -35,7 +35,7 @@ from txn.model import (
     check_exclusion,
 )
 from txn.service.messages import DECODERS, IDL, METHODS, decode_error
-from txn.stores.base import Families, Feature, check_then_read
+from txn.stores.base import Families, Feature, check_then_read, put_single_checks
 from txn.stores.gateway import (
     Connection,
     Garbled,
@@ -133,6 +133,7 @@ class ServedStore:
             raise MaybeApplied("answers are missing", asked=len(checks), got=len(results))
         return results
 
+    put_if_all = put_single_checks
     check_and_read = check_then_read
 
     def scan(

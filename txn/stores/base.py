@@ -91,11 +91,19 @@ class Store(Protocol):
         a check without a condition is always True.
         Each item is atomic in its row; the batch is not. Items of one row that have a
         condition are carried out in order.
-        The timestamp is never below that of the checked cell.
+        A put of the checked cell is never older than that, unless that is empty: then the server
+        may put it below, where it does not show.
         A check may also have edits with timestamps of their own. All of its writes take effect at
         once. If the store lacks `row_mutations`, such edits are an InvalidRequestError beside a
         condition, and without one they take effect one by one.
         Deferred checks are for stores whose tables have several logs; others treat them as any."""
+
+    def put_if_all(self, groups: Sequence[Sequence[Check]]) -> list[bool | None]:
+        """For each group: if all its cells have the expected values, make its edits, all at one
+        instant, durably. Return True if so; False if a cell has another value, and nothing was
+        done; None if this store cannot do these checks together, and did nothing.
+        Each check has a condition and no `puts`; it may have no edits. Groups are independent.
+        Local stores can do all, gateways single checks, and HBase itself those of one region."""
 
     def check_and_read(
         self,
@@ -238,6 +246,13 @@ def check_then_read(
         return divide_found(answers, store.read([*keys, *stamps]), keys, stamps)
 
 
+def put_single_checks(store: Store, groups: Sequence[Sequence[Check]]) -> list[bool | None]:
+    """Do a `put_if_all` in a store that can do only single checks."""
+    single = [group[0] for group in groups if len(group) == 1]
+    answers = iter(store.check_and_put(single) if single else ())
+    return [next(answers) if len(group) == 1 else None for group in groups]
+
+
 def divide_found(
     answers: list[bool],
     found: Mapping[Key, Cell | None],
@@ -277,6 +292,8 @@ def _list_items(name: str, args: tuple[Any, ...]) -> tuple[Any, ...]:
     match name, args:
         case (("read" | "check_and_read"), groups):
             return tuple(chain.from_iterable(groups))
+        case "put_if_all", (groups,):
+            return tuple(chain.from_iterable(groups))
         case _, [bytes() as table, *_]:
             return (table,)
         case "atomically" | "list_tables", _:
@@ -297,6 +314,7 @@ class StoreWrapper:
     read_versions = _wrap_call(Store.read_versions)
     write = _wrap_call(Store.write)
     check_and_put = _wrap_call(Store.check_and_put)
+    put_if_all = _wrap_call(Store.put_if_all)
     check_and_read = _wrap_call(Store.check_and_read)
     scan = _wrap_call(Store.scan)
     atomically = _wrap_call(Store.atomically)

@@ -107,6 +107,17 @@ class LocalStore(catalog.CatalogUser):
 
         return self._write(body, durable=durable, shared=True)
 
+    def put_if_all(self, groups: Sequence[Sequence[Check]]) -> list[bool | None]:
+        for group in groups:
+            for check in group:
+                check_targets(check)
+
+        def body(writer: Writer) -> list[bool | None]:
+            known, now = self._load(writer), self._clock.wall_ms()
+            return [_put_if_all(writer, known, group, now) for group in groups]
+
+        return self._write(body, shared=True)
+
     check_and_read = check_then_read
 
     def scan(
@@ -315,10 +326,7 @@ def _compact(
 
 def _check(writer: Writer, known: TableCatalog, check: Check, now: int) -> bool:
     key, expected, puts, edits, _ = check
-    row, family, column, table = key
-    layout = known.layout(table, family)
-    state = writer.get(cell_key(layout, row, column))
-    cell = newest(state, layout.find_oldest(now), now) if state else None
+    cell = _find(writer, known, key, now)
     if expected is None:
         at = now
     elif (b"" if cell is None else cell.value) != expected:
@@ -326,4 +334,21 @@ def _check(writer: Writer, known: TableCatalog, check: Check, now: int) -> bool:
     else:
         at = now if cell is None else max(now, cell.timestamp)
     write_edits(writer, known, [*[(*put, None) for put in puts], *edits], at, now)
+    return True
+
+
+def _find(reader: Reader, known: TableCatalog, key: Key, now: int) -> Cell | None:
+    row, family, column, table = key
+    layout = known.layout(table, family)
+    state = reader.get(cell_key(layout, row, column))
+    return newest(state, layout.find_oldest(now), now) if state else None
+
+
+def _put_if_all(writer: Writer, known: TableCatalog, group: Sequence[Check], now: int) -> bool:
+    for check in group:
+        cell = _find(writer, known, check.key, now)
+        if (b"" if cell is None else cell.value) != check.expected:
+            return False
+    edits = [edit for check in group for edit in check.edits]
+    write_edits(writer, known, edits, now, now)
     return True

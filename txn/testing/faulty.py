@@ -17,10 +17,18 @@ from typing import Any, TypeVar, cast
 from txn.arguments import check_calls
 from txn.errors import MaybeApplied, NotApplied, StoreError
 from txn.model import Cell, Check, Edit, Family, Key
-from txn.stores.base import Answers, Feature, Store, StoreWrapper, check_then_read, divide_found
+from txn.stores.base import (
+    Answers,
+    Feature,
+    Store,
+    StoreWrapper,
+    check_then_read,
+    divide_found,
+    put_single_checks,
+)
 
-Item = Key | Edit | Check | bytes
-T = TypeVar("T", Edit, Check)
+Item = Key | Edit | Check | tuple[Check, ...] | bytes
+T = TypeVar("T", Edit, Check, Sequence[Check])
 
 
 class Crash(BaseException):
@@ -105,6 +113,7 @@ class FaultyStore(StoreWrapper):
     calls: the number of calls so far.
     in_flight: requests that `deliver` can still carry out.
     reads_early: decides whether a read comes before the checks that it travels with, or after.
+    is_one_region: whether `put_if_all` can do more than single checks.
     features: some are left out at first; a test may add them. With "atomic" the calls inside
     `atomically` are one call, with one fault.
     """
@@ -120,6 +129,7 @@ class FaultyStore(StoreWrapper):
         self.features: frozenset[Feature] = inner.features - apart
         self.plan = plan
         self.reads_early = reads_early
+        self.is_one_region = False
         self.calls = 0
         self.crashed = False
         self.in_flight: list[Late] = []
@@ -153,6 +163,18 @@ class FaultyStore(StoreWrapper):
         for _ in range(1 + fault.twice):
             if applied := _split_applied(fault, checks):
                 answers = self._inner.check_and_put(applied, durable=durable)
+        _report(fault)
+        return answers
+
+    def put_if_all(self, groups: Sequence[Sequence[Check]]) -> list[bool | None]:
+        """Make one call, whose items are the groups; see `is_one_region`."""
+        if not self.is_one_region:
+            return put_single_checks(self, groups)
+        fault = self._fault("put_if_all", tuple(map(tuple, groups)))
+        answers: list[bool | None] = []
+        for _ in range(1 + fault.twice):
+            if applied := _split_applied(fault, groups):
+                answers = self._inner.put_if_all(applied)
         _report(fault)
         return answers
 
@@ -206,6 +228,8 @@ class FaultyStore(StoreWrapper):
         late = self.in_flight.pop(index)
         if late.call.method == "write":
             self._inner.write(cast(tuple[Edit, ...], late.items), by_row=late.by_row)
+        elif late.call.method == "put_if_all":
+            self._inner.put_if_all(cast(tuple[tuple[Check, ...], ...], late.items))
         else:
             self._inner.check_and_put(cast(tuple[Check, ...], late.items))
         return late

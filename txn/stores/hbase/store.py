@@ -16,7 +16,7 @@ from typing import Any, NamedTuple, Protocol, TypeVar
 from txn.clock import Clock
 from txn.errors import InvalidRequestError, MaybeApplied, TableUnavailable, TxnError, annotate
 from txn.model import Cell, Check, Edit, Family, Key, Row, check_targets, plain_table
-from txn.stores.base import Families, Feature, TableSize, follow_checks
+from txn.stores.base import Families, Feature, TableSize, follow_checks, put_single_checks
 from txn.stores.gateway import AHEAD_BYTES, Connection, GatewayError, Pool, Request
 from txn.stores.hbase import places
 from txn.stores.hbase.base import ANSWER_BYTES, ASKED_WITHIN_MS, HBaseTables, ScanRange
@@ -159,6 +159,8 @@ class HBaseStore(HBaseTables):
                 targets = places.list_targets(checks)
                 return self._run(targets, steps, repeat=False)  # nine times in ten
         return self._check_rows(checks, (), ())[0]
+
+    put_if_all = put_single_checks
 
     def _require_possible(self, checks: Sequence[Check]) -> None:
         for check in checks:

@@ -122,7 +122,8 @@ class RpcConnection:
     """A socket to one service of a server; `is_broken` once it can carry no more calls.
 
     service: "ClientService" of a region server, "MasterService" or "ClientMetaService".
-    tenure: decides whether answers of a region server are valid.
+    tenure: decides whether answers of a region server are valid. honours_conditions: whether its
+    MultiRowMutationEndpoint does; None: unknown.
     """
 
     def __init__(
@@ -140,6 +141,7 @@ class RpcConnection:
         due_ms = clock.monotonic_ms() + within_ms
         self.address = address
         self.is_broken = False
+        self.honours_conditions: bool | None = None
         self._most_bytes = MOST_BYTES[service]
         self._clock = clock
         self.tenure = tenure

@@ -25,6 +25,7 @@ PASS_ALL, PASS_ONE = 1, 2
 ASYNC_WAL = 2  # a durability: the server does not wait for its log
 PREAD = 2  # a way to read; by default a server ends a page after 256 KB, even of excluded rows
 PAGE_BYTES = 2_000_000
+PROBE = b"_probe"  # a column
 LOGGED_WORK = 4
 """The work of an item after which a server waits for its log; a row of a list counts as 1."""
 
@@ -75,11 +76,16 @@ class WriteRow:
     """Put to the row of a key and delete from it; a pair is a put at the server's time. is_at_once:
     both take effect at once. expected: only if the key has this value, empty if it is absent; the
     answer is whether it has. is_deferred: see `Check`. A cell of another row is an
-    InvalidRequestError."""
+    InvalidRequestError.
+
+    may_join: whether it may share a request of many conditional rows. Unlike a checked write, that
+    puts at the server's time even below the checked cell, which would hide the new value. That
+    matters only if the cell was not empty: see `Store.check_and_put`.
+    """
 
     __slots__ = (
-        *("_durability", "_expected", "_key", "_marks", "_puts"),
-        *("is_apart", "is_once", "row", "size", "table", "work"),
+        *("_expected", "_key", "_marks", "_puts", "is_apart", "is_deferred", "is_once"),
+        *("may_join", "row", "size", "table", "work"),
     )
     field = "mutation"
 
@@ -116,21 +122,27 @@ class WriteRow:
         self.is_once = expected is not None
         self.is_apart = self.is_once or (is_at_once and bool(puts and marks))
         self.work = LOGGED_WORK if self.is_apart and not is_deferred else 1
-        self._durability = ASYNC_WAL if is_deferred else None
+        self.is_deferred = is_deferred
+        self.may_join = self.is_once and not (expected and (*key[1:3], None) in puts)
+
+    @property
+    def condition(self) -> tuple[Key, bytes | None]:
+        return self._key, self._expected
+
+    @property
+    def is_change(self) -> bool:
+        """Whether it puts or deletes anything."""
+        return bool(self._puts or self._marks)
 
     def make_condition(self) -> Message | None:
-        if self._expected is None:
-            return None
-        row, family, column, _ = self._key
-        comparator = _make_comparator(self._expected)
-        where = {"row": row, "family": family, "qualifier": column}
-        return {**where, "compare_type": EQUAL, "comparator": comparator}
+        return None if self._expected is None else _make_condition(self._key, self._expected)
 
     def list_messages(self) -> list[Message]:
         found: list[Message] = []
+        durability = ASYNC_WAL if self.is_deferred else None
         for kind, cells in ((PUT, self._puts), (DELETE, self._marks)):
             if cells or (kind == PUT and not self._marks):
-                message = {"row": self.row, "mutate_type": kind, "durability": self._durability}
+                message = {"row": self.row, "mutate_type": kind, "durability": durability}
                 message["column_value"] = cells.values()
                 found.append(message)
         return found
@@ -144,6 +156,23 @@ class WriteRow:
 
 
 Item = ReadRow | WriteRow
+
+
+def _make_condition(key: Key, expected: bytes) -> Message:
+    row, family, column, _ = key
+    comparator = _make_comparator(expected)
+    where = {"row": row, "family": family, "qualifier": column}
+    return {**where, "compare_type": EQUAL, "comparator": comparator}
+
+
+def make_probe(item: WriteRow, value: bytes) -> Any:
+    """Return a request of many rows, on the condition that the cell which an item checks has a
+    value that it cannot have. It would delete what nobody has written, from before 1970."""
+    key, _ = item.condition
+    cell = {"qualifier": PROBE, "timestamp": 1, "delete_type": MULTIPLE_VERSIONS}
+    column = {"family": key.family, "qualifier_value": [cell]}
+    change = {"row": key.row, "mutate_type": DELETE, "column_value": [column]}
+    return PB.MutateRowsRequest(mutation_request=[change], condition=[_make_condition(key, value)])
 
 
 def list_checks(checks: Iterable[Check]) -> list[WriteRow]:

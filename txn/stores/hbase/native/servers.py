@@ -59,14 +59,17 @@ class Servers:
     ) -> RpcCall:
         """Send a call; the server drops it if it has not begun by the deadline. OSError means that
         nothing was sent."""
+        connection = self.find_connection(address, service, due_ms)
+        return connection.send(method, request, self.clock.monotonic_ms(), due_ms)
+
+    def find_connection(self, address: Address, service: str, due_ms: int) -> RpcConnection:
+        """Return the connection whose turn it is; raise OSError if there is none."""
         self._turn = turn = (self._turn + 1) % self.target.connections
         place = address, service, turn
-        now_ms = self.clock.monotonic_ms()
         connection = self._open.get(place)
-        if connection is None or not connection.rests_well(now_ms):
+        if connection is None or not connection.rests_well(self.clock.monotonic_ms()):
             connection = self._connect(place, due_ms)
-            now_ms = self.clock.monotonic_ms()
-        return connection.send(method, request, now_ms, due_ms)
+        return connection
 
     def _connect(self, place: Place, due_ms: int) -> RpcConnection:
         """Return a usable connection, from now on the one of its place; raise OSError if there is

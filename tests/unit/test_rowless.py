@@ -24,7 +24,7 @@ from txn.errors import NotApplied
 from txn.model import Check, Edit
 from txn.protocol.locks import NAMED, Contention, FencedLock, read_lock
 from txn.protocol.row import strip_database
-from txn.protocol.single_row import commit_single_rows
+from txn.protocol.rowless import _commit
 from txn.protocol.statuses import Status
 from txn.protocol.transaction import begin_commit
 from txn.request import bind_request
@@ -161,7 +161,7 @@ def test_a_no_to_what_was_sent_twice_is_no_proof(fault: Fault) -> None:
 def test_one_whose_time_is_over_is_not_asked_for() -> None:
     context = OneRow().engine.context
     t = begin_commit(context, bind_request([Mutation(X, b"1")], table=TABLE), 0)
-    commit_single_rows(context, [t], Contention(context, lambda holders: set()), False)
+    _commit(context, [t], Contention(context, lambda holders: set()), False, [])
     assert isinstance(t.failure, DeadlineError)
 
 

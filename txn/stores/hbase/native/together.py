@@ -1,0 +1,279 @@
+"""Change many rows of a region in one request, with HBase's MultiRowMutationEndpoint.
+
+The region applies such a request whole, if the conditions of all its items hold, or not at all, and
+waits for its log once. A table has the endpoint if its descriptor names the class. Without it, or
+without permission to use it, items are carried out in the ordinary way. An old server ignores the
+conditions and applies the changes, so each connection first proves that its server honours them.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Collection, Iterator, Sequence
+from contextlib import contextmanager
+from os import urandom
+from typing import Any
+
+from txn.clock import Clock
+from txn.errors import MaybeApplied, NotApplied
+from txn.stores.hbase.native.batch import BYTES_A_REQUEST, Batches
+from txn.stores.hbase.native.connection import RemoteError, RpcCall, RpcConnection
+from txn.stores.hbase.native.items import ASYNC_WAL, WriteRow, make_probe
+from txn.stores.hbase.native.messages import PB
+from txn.stores.hbase.native.regions import BY_NAME, Location
+from txn.stores.hbase.places import first_line
+
+FEWEST_ROWS = 3
+"""So many checks of a region share a request; fewer are cheaper one by one."""
+MOST_ROWS = 64
+"""A request of several groups has at most so many rows."""
+MOST_GROUP_ROWS = 500
+"""A larger group is not carried out together: its rows would be locked for long."""
+REST_MS = 100
+"""So long after a refusal nothing shares a request in a region: the next refusal is likely."""
+ABSENT_MS = 60_000
+"""So long a table without the endpoint is not asked again."""
+UNFIT = {"UnknownProtocolException", "AccessDeniedException"}
+OUTSIDE = "Requested row out of range"
+
+Group = Sequence[WriteRow]
+"""Items to be carried out at one instant."""
+
+
+class Part:
+    """A request to a region, with whole groups, by number.
+
+    rows: those of its items. changed: those that it changes. answer: True: all of it took effect;
+    False: nothing did, since a condition did not hold; None: the region cannot do it, and did
+    nothing.
+    """
+
+    __slots__ = ("answer", "call", "changed", "items", "numbers", "region", "rows", "size")
+
+    def __init__(self, region: Location) -> None:
+        self.region = region
+        self.numbers: list[int] = []
+        self.items: list[WriteRow] = []
+        self.rows: set[bytes] = set()
+        self.changed: set[bytes] = set()
+        self.size = 0
+        self.call: RpcCall | None = None
+        self.answer: bool | None = None
+
+    def add(self, number: int, group: Group) -> None:
+        self.numbers.append(number)
+        for item in group:
+            self.items.append(item)
+            self.rows.add(item.row)
+            self.size += item.size
+            if item.is_change:
+                self.changed.add(item.row)
+
+    def has_room(self, group: Group) -> bool:
+        """Whether a group fits in, and shares no row with another that either of them changes."""
+        if len(self.rows) + len(group) > MOST_ROWS or self.size > BYTES_A_REQUEST:
+            return False
+        return not any(i.row in (self.rows if i.is_change else self.changed) for i in group)
+
+
+class Together:
+    """Carries out items of a region together; safe for threads."""
+
+    def __init__(self, batches: Batches, clock: Clock) -> None:
+        self._batches = batches
+        self._servers, self._regions = batches.servers, batches.regions
+        self._clock = clock
+        self._absent_ms: dict[bytes, int] = {}  # when tables showed no endpoint
+        self._refused_ms: dict[bytes, int] = {}  # when regions refused, by name
+
+    def check(self, items: Sequence[WriteRow], due_ms: int) -> list[Any]:
+        """Return the answer to each check. Many of a region are carried out together, or one by one
+        if a condition does not hold."""
+        parts: list[Part] = []
+        if len(items) >= FEWEST_ROWS:
+            rows = Counter([(item.table, item.row) for item in items])
+            groups = [[i] if i.may_join and rows[i.table, i.row] == 1 else [] for i in items]
+            found = self._divide(groups, due_ms)
+            parts = [part for part in found if len(part.numbers) >= FEWEST_ROWS]
+        if not parts:
+            return self._batches.run(items, due_ms)
+        answers: list[Any] = [None] * len(items)
+        with _following() as calls:
+            self._send(parts, calls, due_ms)
+            joined = {number for part in parts for number in part.numbers}
+            self._complete(items, answers, joined, due_ms)
+            self._receive(parts, due_ms)
+            for part in parts:
+                for number in part.numbers if part.answer else ():
+                    answers[number] = True
+            self._complete(items, answers, (), due_ms)
+        return answers
+
+    def _complete(
+        self, items: Sequence[WriteRow], answers: list[Any], besides: Collection[int], due_ms: int
+    ) -> None:
+        """Carry out one by one what has no answer yet, except some, by number."""
+        left = [n for n, answer in enumerate(answers) if answer is None and n not in besides]
+        if left:
+            found = self._batches.run([items[n] for n in left], due_ms)
+            for n, answer in zip(left, found, strict=True):
+                answers[n] = answer
+
+    def put_if_all(self, groups: Sequence[Group], due_ms: int) -> list[bool | None]:
+        """See `Store.put_if_all`. Groups of a region share a request, and are sent alone if it is
+        refused."""
+        answers: list[bool | None] = [None] * len(groups)
+        parts = self._divide(groups, due_ms)
+        with _following() as calls:
+            while parts:
+                self._send(parts, calls, due_ms)
+                self._receive(parts, due_ms)
+                refused = [part for part in parts if part.answer is False and part.numbers[1:]]
+                for part in parts:
+                    for number in part.numbers:
+                        answers[number] = part.answer
+                parts = []
+                for part in refused:
+                    for number in part.numbers:
+                        parts.append(Part(part.region))
+                        parts[-1].add(number, groups[number])
+            single = [n for n, group in enumerate(groups) if answers[n] is None and not group[1:]]
+            if single:
+                found = self._batches.run([groups[n][0] for n in single], due_ms)
+                for n, answer in zip(single, found, strict=True):
+                    answers[n] = answer
+        return answers
+
+    def _divide(self, groups: Sequence[Group], due_ms: int) -> list[Part]:
+        """Return the requests for groups that each lie in one region that may have the endpoint."""
+        now_ms = self._clock.monotonic_ms()
+        parts: list[Part] = []
+        last: dict[Location, Part] = {}
+        region = None
+        for number, group in enumerate(groups):
+            if not group or len(group) > MOST_GROUP_ROWS:
+                continue
+            table, row = group[0].table, group[0].row
+            if now_ms - self._absent_ms.get(table, -ABSENT_MS) < ABSENT_MS:
+                continue
+            if region is None or region.table != table or not region.has(row):
+                region = self._regions.find(table, row, due_ms)
+            if not all([item.table == table and region.has(item.row) for item in group]):
+                continue
+            part = last.get(region)
+            rests = now_ms - self._refused_ms.get(region.name, -REST_MS) < REST_MS
+            if part is None or rests or not part.has_room(group):
+                part = last[region] = Part(region)
+                parts.append(part)
+            part.add(number, group)
+        return parts
+
+    # ------------------------------------------------------------------- sending and receiving
+
+    def _send(self, parts: Sequence[Part], calls: list[RpcCall], due_ms: int) -> None:
+        """Send requests; one that certainly was not sent keeps its answer None."""
+        for part in parts:
+            server = part.region.server
+            try:
+                connection = self._servers.find_connection(server, "ClientService", due_ms)
+                if self._is_proven(connection, part, due_ms):
+                    part.call = self._start(connection, part.region, _make_request(part), due_ms)
+                    calls.append(part.call)
+            except OSError:
+                self._regions.forget_server(server)
+
+    def _start(
+        self, connection: RpcConnection, region: Location, request: Any, due_ms: int
+    ) -> RpcCall:
+        call = {
+            "row": region.start,
+            "service_name": "MultiRowMutationService",
+            "method_name": "MutateRows",
+            "request": request.SerializeToString(),
+        }
+        wanted = PB.CoprocessorServiceRequest(
+            region={"type": BY_NAME, "value": region.name}, call=call
+        )
+        now_ms = self._clock.monotonic_ms()
+        return connection.send("ExecService", wanted, now_ms, due_ms)
+
+    def _is_proven(self, connection: RpcConnection, part: Part, due_ms: int) -> bool:
+        """Whether the server at the other end honours conditions. If that is unknown, send it one
+        that cannot hold, before a change that harms nobody."""
+        if connection.honours_conditions is None:
+            request = make_probe(part.items[0], urandom(16))
+            call = self._start(connection, part.region, request, due_ms)
+            answer = self._read_answer(call, part.region, due_ms)
+            if answer is not None:
+                connection.honours_conditions = (
+                    answer.HasField("processed") and not answer.processed
+                )
+        return connection.honours_conditions is True
+
+    def _receive(self, parts: Sequence[Part], due_ms: int) -> None:
+        for part in parts:
+            if part.call is None:
+                continue
+            try:
+                answer = self._read_answer(part.call, part.region, due_ms)
+            except OSError as error:
+                server = part.region.server
+                self._regions.forget_server(server)
+                cause = first_line(error) or type(error).__name__
+                raise MaybeApplied(
+                    "no answer from the server", server=server, cause=cause
+                ) from error
+            if answer is not None:
+                part.answer = answer.processed
+                if not answer.processed:
+                    if len(self._refused_ms) > 1_000:
+                        self._refused_ms = {}
+                    self._refused_ms[part.region.name] = self._clock.monotonic_ms()
+
+    def _read_answer(self, call: RpcCall, region: Location, due_ms: int) -> Any:
+        """Return the answer; None if the region certainly did nothing."""
+        try:
+            answer = call.receive(PB.CoprocessorServiceResponse, due_ms)
+        except RemoteError as error:
+            if error.name in UNFIT:
+                self._absent_ms[region.table] = self._clock.monotonic_ms()
+            elif error.is_elsewhere or OUTSIDE in str(error):
+                self._regions.forget(region)
+            elif not error.is_busy:
+                error.table = region.table
+                raise
+            return None
+        return PB.MutateRowsResponse.FromString(answer.value.value)
+
+
+def _make_request(part: Part) -> Any:
+    """Return the request with a condition for each item. It need not wait for the log if none of
+    its items needs that."""
+    is_deferred = all([item.is_deferred for item in part.items])
+    own = {"durability": ASYNC_WAL if is_deferred else None}
+    changes = [
+        {**message, **own}
+        for item in part.items
+        if item.is_change
+        for message in item.list_messages()
+    ]
+    conditions = {item.condition: item for item in part.items}  # some may be the same
+    return PB.MutateRowsRequest(
+        mutation_request=changes, condition=[item.make_condition() for item in conditions.values()]
+    )
+
+
+@contextmanager
+def _following() -> Iterator[list[RpcCall]]:
+    """Collect the calls that are sent. Once there are any, nothing that fails is NotApplied."""
+    calls: list[RpcCall] = []
+    try:
+        yield calls
+    except NotApplied as error:
+        if calls:
+            raise MaybeApplied(str(error)) from error
+        raise
+    finally:
+        for call in calls:
+            if not call.is_done:
+                call.connection.drop(call)
