@@ -94,13 +94,18 @@ class RegionStore(Wrapper):
             self.flush(self.region_of(edit.key))
 
     def check_and_put(self, checks: Sequence[Check], *, durable: bool = True) -> list[bool]:
-        """Carry out the checks in order. One that is refused waits for no log."""
+        """Carry out the checks in order. One that is refused waits for no log. Of several, those
+        of an empty cell put at the server's time even if the cell is newer."""
         answers: list[bool] = []
         copies: list[RowCopy] = []
 
         def work() -> None:
             for check in checks:
                 copies.append(self._copy_row(check.key))
+                now_ms = self._inner._clock.wall_ms()
+                edits = tuple(Edit(key, value, now_ms) for key, value in check.puts)
+                if len(checks) > 1 and check.expected == FREE:
+                    check = check._replace(puts=(), edits=(*edits, *check.edits))
                 answers.extend(self._inner.check_and_put([check], durable=durable))
 
         self._inner.atomically(work)  # all or none, if a table is gone
