@@ -33,7 +33,7 @@ from txn.protocol.ranges import stored_rows
 from txn.protocol.row import FREE, parent_of
 from txn.protocol.statuses import PROTOCOLS, ProtocolName, Rules
 from txn.spans import Span
-from txn.stores.base import TableAssigner
+from txn.stores.base import TableAssigner, find_endpoints
 from txn.stores.hbase.schema import make_assign_command
 from txn.text import escape, key_text
 
@@ -160,13 +160,14 @@ def _list_spans(context: Context, tables: Iterable[bytes]) -> list[Span]:
 class TableFacts:
     """A table. databases: the transaction tables of its families' databases, None for a family
     without one. protocol: that of its database. refusals: why transactions may not write to its
-    families; None if the store does not show its settings."""
+    families; None if the store does not show its settings. endpoint: see `find_endpoints`."""
 
     name: bytes
     families: Sequence[bytes]
     databases: frozenset[bytes | None]
     protocol: str | None
     refusals: Sequence[str] | None
+    endpoint: bool | None
 
 
 def list_tables(context: Context) -> Iterator[TableFacts]:
@@ -179,6 +180,7 @@ def list_tables(context: Context) -> Iterator[TableFacts]:
         except CorruptRowError:
             return "unknown"
 
+    endpoints = call_store(context, partial(find_endpoints, context.store))
     for name in call_store(context, context.store.list_tables):
         families = call_store(context, partial(context.store.describe, name))
         if families is None:  # dropped meanwhile
@@ -192,6 +194,7 @@ def list_tables(context: Context) -> Iterator[TableFacts]:
             databases,
             " ".join(sorted(protocols)) or None,
             refusals if is_shown or refusals else None,
+            endpoints.get(name),
         )
 
 

@@ -20,6 +20,7 @@ from recovery.convert import find_databases, find_obstacles, find_table_obstacle
 from recovery.convert import take_over as take_over_table
 from recovery.doctor import Verdict, examine
 from recovery.findings import RETENTION_MS
+from recovery.fsck import require_tables
 from recovery.opening import open_any_store, open_store_of
 from recovery.text import error_text
 from txn.client.connect import connect
@@ -27,6 +28,7 @@ from txn.documents import Document
 from txn.errors import InvalidRequestError
 from txn.protocol.protocols import is_of_earlier_version
 from txn.protocol.statuses import ProtocolName
+from txn.stores.hbase.base import HBaseTables
 from txn.stores.options import hide_login
 from txn.text import escape, show_text
 
@@ -36,7 +38,7 @@ STOPPED = "Is every client stopped?"
 
 TableArgument = Annotated[str, typer.Argument(metavar="TABLE", help="The name of the table.")]
 
-table_app = typer.Typer(help="List, create and take over tables.", no_args_is_help=True)
+table_app = typer.Typer(help="List, create and change tables.", no_args_is_help=True)
 
 
 def init(
@@ -216,6 +218,7 @@ def list_command(store: common.StoreOption, as_json: common.JsonOption = False) 
                 "databases": [each and escape(each) for each in sorted(found.databases, key=str)],
                 "protocol": found.protocol,
                 "refusals": found.refusals and list(found.refusals),
+                "endpoint": found.endpoint,
             }
             common.print_json(document)
         return
@@ -225,8 +228,9 @@ def list_command(store: common.StoreOption, as_json: common.JsonOption = False) 
         allowed = "unknown" if found.refusals is None else "yes"
         safe = f"no: {error_text(found.refusals[0])}" if found.refusals else allowed
         row = (escape(found.name), " ".join(map(escape, found.families)), " ".join(databases))
-        rows.append((*row, found.protocol or "", safe))
-    common.print_table(("table", "families", "database", "protocol", "safe"), rows)
+        endpoint = {None: "", True: "yes", False: "no"}[found.endpoint]
+        rows.append((*row, found.protocol or "", endpoint, safe))
+    common.print_table(("table", "families", "database", "protocol", "endpoint", "safe"), rows)
 
 
 @table_app.command("create")
@@ -246,6 +250,34 @@ def create(
         engine.ensure_table(table, families)
     line = f"table {table} has the families {', '.join(families)}"
     common.print_result(as_json, {"table": table, "families": families}, line)
+
+
+@table_app.command("endpoint")
+def add_endpoint(
+    tables: list[str] = Argument(metavar="TABLE", help="The names of tables."),
+    *,
+    store: common.StoreOption,
+    as_json: common.JsonOption = False,
+) -> None:
+    """Let tables name HBase's endpoint, so that one request changes many rows of a region.
+
+    New tables name it; the regions of others reopen. Through a gateway this prints the commands for
+    HBase's shell instead, with exit code 1.
+
+    Example: txn table endpoint accounts txn
+    """
+    command: str | None = None
+    with open_any_store(store, common.DEFAULT_TRANSACTIONS) as context:
+        require_tables(context, [table.encode() for table in tables])
+        for table in tables:
+            line, has_endpoint = f"table {table}: this store needs no endpoint", None
+            if isinstance(context.store, HBaseTables):
+                command = context.store.add_endpoint(table.encode())
+                line, has_endpoint = command or f"table {table} names the endpoint", not command
+            document = {"table": table, "endpoint": has_endpoint, "command": command}
+            common.print_result(as_json, document, line)
+    if command:
+        raise typer.Exit(common.FOUND)
 
 
 @table_app.command("take-over")

@@ -176,6 +176,20 @@ def test_a_server_that_does_not_behave_is_found() -> None:
         assert (found.about, found.verdict, found.mend != "") == (part, Verdict.WRONG, True)
 
 
+def test_tables_that_take_a_request_for_each_row_are_named(monkeypatch: pytest.MonkeyPatch) -> None:
+    """All work as they are, so nothing is wrong."""
+    world = World()
+    store = Odd(world.store)
+    for endpoints, lacking in (
+        ({b"txn": False, TABLE: False, b"other": False}, "txn data"),
+        ({b"txn": False, TABLE: True}, "txn"),
+    ):
+        monkeypatch.setattr(store, "find_endpoints", lambda endpoints=endpoints: endpoints)
+        (told,) = wrong(examined(CountingStore(store), world))
+        assert (told.about, told.verdict) == ("endpoint", Verdict.CAUTION)
+        assert told.mend.startswith(f"txn table endpoint {lacking}; ")
+
+
 def test_missing_tables_are_named() -> None:
     world = World()
     context = replace(world.engine.context, table=b"other")
