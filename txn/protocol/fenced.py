@@ -80,7 +80,8 @@ def prepare_fenced(
         lambda some: read_and_evaluate(context, some, contention, patient), transactions
     )
     # A local transaction gains nothing by having no row.
-    live = [*live] if context.is_local else [t for t in live if not needs_no_row(t)]
+    has_row = context.is_local or context.rules.keeps_rows
+    live = [*live] if has_row else [t for t in live if not needs_no_row(t)]
     live = run_for_available(lambda some: take_row_locks(context, some, contention, patient), live)
     if any([t.validates for t in live]):
         live = run_for_available(lambda some: _validate(context, some, contention), live)
