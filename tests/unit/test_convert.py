@@ -14,7 +14,7 @@ from txn.client.parts import PartsClient
 from txn.errors import InvalidRequestError
 from txn.model import Delete, Edit, Key, Mutation
 from txn.protocol.protocols import protocol_key
-from txn.protocol.statuses import KeptRows, ProtocolName, Status
+from txn.protocol.statuses import SIX_PHASE, KeptRows, ProtocolName, Status
 from txn.request import Outcome
 from txn.testing.faulty import Call, Fault, FaultyStore
 
@@ -146,6 +146,9 @@ def test_which_rows_a_fenced_database_keeps_is_changed_at_once() -> None:
         convert(world.client().context, wanted)
         world.protocol = None
     assert (world.value(name), world.value(setting)) == (b"fenced/2", b"needed")
+    world.clock.advance(10)
+    convert(replace(context, rules=SIX_PHASE), "fenced", rows="always")  # opened before the last
+    assert world.value(setting) == b"always"
 
 
 def test_a_setting_that_somebody_else_changes_is_not_overwritten() -> None:
@@ -155,6 +158,7 @@ def test_a_setting_that_somebody_else_changes_is_not_overwritten() -> None:
     def plan(call: Call) -> Fault:
         if call.method == "check_and_put":
             world.store.write([Edit(setting, None, world.clock.wall_ms())])
+            world.clock.advance(1)
         return Fault()
 
     context = replace(world.engine.context, store=FaultyStore(world.store, plan))
