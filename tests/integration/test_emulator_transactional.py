@@ -437,7 +437,7 @@ def test_a_client_knows_which_rows_its_server_keeps(rows: KeptRows) -> None:
     Engine(store, protocol="fenced", rows=rows)
     with hosting(Transactional(store)) as port, connect(f"txn://127.0.0.1:{port}") as engine:
         assert engine.context.rules.rows == rows
-    with pytest.raises(InvalidRequestError, match="rows are the server's own"):
+    with pytest.raises(InvalidRequestError, match="rows are of the server"):
         connect(f"txn://127.0.0.1:{port}", rows=rows)
 
 

@@ -65,8 +65,9 @@ def connect(
     if uri.startswith("txn:"):
         own = (transactions, salt_buckets, policy, protocol, rows)
         if own != (TRANSACTIONS, 1, None, None, None) or on_event is not silent:
-            words = "transactions, salt_buckets, policy, on_event, protocol and rows are the "
-            raise InvalidRequestError(words + "server's own")
+            raise InvalidRequestError(
+                "transactions, salt_buckets, policy, on_event, protocol and rows are of the server"
+            )
         with require_extra("emulator", uri="txn://"):
             from txn.service.client import connect_server  # noqa: PLC0415
         opened: Engine | Store = Engine.over(connect_server(uri, clock, name), table)
