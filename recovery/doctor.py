@@ -184,7 +184,7 @@ class _UndoError(Exception):
 
 def _check_protocol(context: Context) -> Diagnosis:
     rules = find_rules(context.store, context.table) or SIX_PHASE
-    name: str = rules.name
+    name = str(rules)
     if find_named(context.store, context.table)[0] is None:
         name += ", which is not written down: txn init does it"
     lacks = rules.needs - context.store.features

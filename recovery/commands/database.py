@@ -27,7 +27,7 @@ from txn.client.connect import connect
 from txn.documents import Document
 from txn.errors import InvalidRequestError
 from txn.protocol.protocols import is_of_earlier_version
-from txn.protocol.statuses import ProtocolName
+from txn.protocol.statuses import KeptRows, ProtocolName
 from txn.stores.hbase.base import HBaseTables
 from txn.stores.options import hide_login
 from txn.text import escape, show_text
@@ -36,6 +36,10 @@ STYLES = {Verdict.FINE: "green", Verdict.CAUTION: "yellow", Verdict.WRONG: "red"
 UNNOTICED = "no client may be connected meanwhile, since one that stays connected does not notice"
 STOPPED = "Is every client stopped?"
 
+RowsOption = Annotated[
+    KeptRows | None,
+    Option(help="Whether each fenced transaction leaves a row, or only where needed (default)."),
+]
 TableArgument = Annotated[str, typer.Argument(metavar="TABLE", help="The name of the table.")]
 
 table_app = typer.Typer(help="List, create and change tables.", no_args_is_help=True)
@@ -44,21 +48,23 @@ table_app = typer.Typer(help="List, create and change tables.", no_args_is_help=
 def init(
     *,
     protocol: ProtocolName | None = Option(None, help="A new database gets six-phase by default."),
+    rows: RowsOption = None,
     store: common.StoreOption,
     transactions: common.TransactionsOption = common.DEFAULT_TRANSACTIONS,
     as_json: common.JsonOption = False,
 ) -> None:
     """Make the transaction table, and the store itself if it is new, and choose the protocol.
 
-    A database that exists keeps its protocol. Asking for another one is an error, exit code 2: see
-    `txn convert`.
+    A database that exists keeps its protocol and `--rows`. Asking for others is an error, exit code
+    2: see `txn convert`.
 
     Example: txn init --store embedded:///var/lib/app
     """
-    with connect(store, transactions=transactions, protocol=protocol) as engine:
-        name = engine.context.rules.name
-    line = f"transaction table {transactions} has the protocol {name}"
-    common.print_result(as_json, {"transactions": transactions, "protocol": name}, line)
+    with connect(store, transactions=transactions, protocol=protocol, rows=rows) as engine:
+        rules = engine.context.rules
+    line = f"transaction table {transactions} has the protocol {rules}"
+    document = {"transactions": transactions, "protocol": rules.name, "rows": rules.rows}
+    common.print_result(as_json, document, line)
 
 
 def ping(
@@ -84,6 +90,7 @@ def ping(
 def convert(
     protocol: ProtocolName = Argument(help="The protocol to change to."),
     *,
+    rows: RowsOption = None,
     scan: list[str] | None = Option(
         None, metavar="TABLE", help="A table that transactions write to; repeat it for each one."
     ),
@@ -97,7 +104,8 @@ def convert(
     transactions: common.TransactionsOption = common.DEFAULT_TRANSACTIONS,
     as_json: common.JsonOption = False,
 ) -> None:
-    """Change the protocol of a database that no client uses and that has no transaction rows left.
+    """Change the protocol of a database that no client uses and that has no transaction rows left,
+    or, whatever rows it has, its `--rows`.
 
     Exit code 0: it has the protocol. 1: refused, with what stands in the way and what to do.
 
@@ -114,15 +122,17 @@ def convert(
             change = f"from {found} to {protocol}, in every table that is written"
             document = {"found": found, "protocol": found}
             _require_no_obstacles(find, change, document, yes, as_json)
-        elif is_of_earlier_version(context):
-            change = f"to {protocol} of this version"
+        elif is_of_earlier_version(context) or rows not in (None, context.rules.rows):
+            change = f"to rows: {rows}" if rows else f"to {protocol} of this version"
             common.confirm(f"{change}: {UNNOTICED}", STOPPED, yes)
-        deleted = convert_database(context, protocol, tables)
-    was = "had it already" if found == protocol else f"was {found}"
+        deleted = convert_database(context, protocol, tables, rows=rows)
+    had = f"was {context.rules.rows}" if rows else "had it already"
+    was = had if found == protocol else f"was {found}"
+    shown = f"{protocol}, rows: {rows}" if rows else protocol
     common.print_result(
         as_json,
         {"found": found, "protocol": protocol, "deleted": deleted, "obstacles": []},
-        f"{transactions} is {protocol} ({was}); leftover cells deleted: {deleted}",
+        f"{transactions} is {shown} ({was}); leftover cells deleted: {deleted}",
     )
 
 

@@ -108,7 +108,9 @@ def test_the_clocks_and_its_name_matter_more_to_a_fenced_database() -> None:
     world.engine.commit([Mutation(X, b"1"), Mutation(Y, b"1")])
     world.store.write([Edit(protocol_key(b"txn"), None, world.clock.wall_ms() + 1)])
     told = about("protocol", examined(world.store, world))
-    assert told.seen.startswith("fenced, which is not written down: txn init does it")
+    assert told.seen.startswith(
+        "fenced (rows: needed), which is not written down: txn init does it"
+    )
 
 
 def test_it_leaves_nothing_behind(monkeypatch: pytest.MonkeyPatch) -> None:
