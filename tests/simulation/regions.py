@@ -100,13 +100,14 @@ class RegionStore(Wrapper):
         copies: list[RowCopy] = []
 
         def work() -> None:
+            now_ms = self._inner._clock.wall_ms()
             for check in checks:
                 copies.append(self._copy_row(check.key))
-                now_ms = self._inner._clock.wall_ms()
-                edits = tuple(Edit(key, value, now_ms) for key, value in check.puts)
+                dated = check
                 if len(checks) > 1 and check.expected == FREE:
-                    check = check._replace(puts=(), edits=(*edits, *check.edits))
-                answers.extend(self._inner.check_and_put([check], durable=durable))
+                    edits = [Edit(key, value, now_ms) for key, value in check.puts]
+                    dated = check._replace(puts=(), edits=(*edits, *check.edits))
+                answers.extend(self._inner.check_and_put([dated], durable=durable))
 
         self._inner.atomically(work)  # all or none, if a table is gone
         for check, copy, done in zip(checks, copies, answers, strict=True):
