@@ -117,7 +117,7 @@ def refuse_rowless(context: Context, is_known: bool) -> None:
     caller accepts that."""
     if not (context.rules.keeps_rows or context.is_local or is_known):
         raise InvalidRequestError(
-            "fenced transactions of one row and family leave no transaction row, unless they have "
+            "fenced transactions within one region leave no transaction row, unless they have "
             "a token or a label, and are missed here: say rowless=skip to do without them, or let "
             "the database keep all rows: `txn convert fenced --rows always`",
             option="rowless",
