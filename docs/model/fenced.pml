@@ -351,8 +351,9 @@ again:
 	sent[t] = 1;
 #endif
 	do
-	/* At this instant it has taken effect, as all locks show from now on, or never will. */
-	:: atomic { !is_refused && !CAN_COMMIT(t) ->
+	/* A refusal: by now it has taken effect, as each lock that it writes shows from here on, or never
+	 * will. Without a lock that it only asserts, the locks show that anyway. */
+	:: atomic { (OP(t, 0) == ASSERT || OP(t, 1) == ASSERT) && !is_refused && !CAN_COMMIT(t) ->
 		is_refused = 1;
 		if
 		:: is_unchanged -> goto refused
