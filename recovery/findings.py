@@ -352,6 +352,5 @@ def tally_document(tally: Tally, grace_ms: int) -> Document:
 
 
 def result_document(result: Result) -> Document:
-    """Return the result of a repair: `repaired`, `nothing-to-do` or `left-alone`, and why."""
     words = {Repaired: "repaired", NothingToDo: "nothing-to-do", LeftAlone: "left-alone"}
     return {"result": words[type(result)], "why": result.why}

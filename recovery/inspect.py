@@ -53,8 +53,7 @@ LIMITS = ReadLimits(rows=1_000, bytes_=64_000_000, ms=30_000)
 
 @dataclass(frozen=True, slots=True)
 class StatusTime:
-    """A status of a row: when it began, by the server's time, and how long after the one before
-    (ms)."""
+    """A status of a row: when it began, by the server's time, and how long (ms) after the last."""
 
     status: Status
     since: int
@@ -107,8 +106,7 @@ class Explanation:
     assertion. keys_read: the number of keys, from the first, whose cells were read (or asked for,
     if a table is gone). held: which of these it has locked now. locked: how many it locks in all;
     it may validate others. part_rows: the number of rows of parts, or of those counted; None: it
-    has no parts. first_part: one of them. finding: what fsck finds; None if there is nothing to
-    repair yet.
+    has no parts. first_part: one of them. finding: what fsck finds; None: nothing to repair yet.
     """
 
     row: TransactionRow
@@ -126,7 +124,6 @@ class Explanation:
 
     @property
     def whole(self) -> bytes | None:
-        """Return the row key of a part's transaction; None for any other row."""
         return parent_of(self.row.row_key)
 
     @property
@@ -268,8 +265,7 @@ def _is_blamed(assertion: Assertion, reason: str) -> bool:
 def read_holders(
     context: Context, keys: Collection[Key]
 ) -> dict[Key, tuple[bytes, TransactionRow | None]]:
-    """Return the holder of the lock of each key that is locked, and its row. None: the cell of the
-    lock names no transaction."""
+    """Return the holder of each key that is locked, and its row. None: it is no transaction."""
     found = read_guarded(context, keys).items()
     holders = {key: guarded.holder for key, guarded in found if guarded.holder}
     rows = read_rows(context, {each for each in holders.values() if is_row_key(each)})

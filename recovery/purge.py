@@ -135,7 +135,6 @@ def find_expired_marker(context: Context, row: Row, retention_ms: int) -> Findin
 
 
 def find_marker(context: Context, token: bytes) -> Guarded:
-    """Return a token's marker, or raise InvalidRequestError if there is none."""
     key = marker_key(context.table, token)
     found = read_guarded(context, [key])[key]
     if found.value is None:

@@ -76,8 +76,7 @@ class Inspection:
 
 
 class Share(NamedTuple):
-    """Part of the transaction table or a data table; or, if fenced, tables whose lock counts to
-    check."""
+    """Part of the transaction table or a data table; counted: tables whose lock counts to check."""
 
     span: Span
     is_data: bool

@@ -40,8 +40,7 @@ OTHER = "other"
 """The label of all tables after the first ones, because a metric's labels must be bounded."""
 
 SHARED_FOLDER = "PROMETHEUS_MULTIPROC_DIR"
-"""The variable that names a folder in which several processes count, to be added up. Set it before
-this module is imported."""
+"""Names a folder in which several processes count. Set it before this module is imported."""
 
 
 class _Children(dict[tuple[Any, ...], Any]):

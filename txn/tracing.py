@@ -54,7 +54,6 @@ class Trace:
 
     @property
     def headers(self) -> Headers:
-        """The headers that make a server's spans children of this one."""
         from opentelemetry.trace import set_span_in_context  # noqa: PLC0415
 
         return _inject(set_span_in_context(self._span))
@@ -107,7 +106,6 @@ class Trace:
         self._span.end()
 
     def end_future(self, future: Future[Committed]) -> None:
-        """End the span with the result of a future that is done."""
         self.end(result_of(future))
 
 
@@ -132,7 +130,6 @@ def begin_traces(requests: Sequence[Request], *, remote: bool) -> list[Trace | N
 
 
 def list_headers(traces: Sequence[Trace | None]) -> list[Headers | None]:
-    """Return the headers of each span, for the server that handles its request."""
     return [None if trace is None else trace.headers for trace in traces]
 
 

@@ -49,8 +49,7 @@ SETTLES_S, GOES_ON_S = 0.1, 0.05
 class Report:
     """The report of the demonstration.
 
-    crash: how the job was killed, see `load_and_kill`. repair: what became of it, see
-    `repair_crash`.
+    crash: how the job was killed: see `load_and_kill`. repair: see `repair_crash`.
     """
 
     tables: DemoTables
@@ -62,12 +61,10 @@ class Report:
 
     @property
     def holds(self) -> bool:
-        """Return True if every check holds and the repair left nothing."""
         is_repaired = self.repair is None or not self.repair["left"]
         return is_repaired and all(check.holds for check in self.checks)
 
     def document(self) -> Document:
-        """Return what `--json` prints."""
         document = asdict(self)
         document |= document.pop("repair") or {}
         checks = [asdict(check) | {"holds": check.holds} for check in self.checks]
@@ -96,7 +93,6 @@ class Story:
 
     @contextmanager
     def run_job(self, csv: Path, *more: str) -> Iterator[tuple[Job, Iterator[Line]]]:
-        """Run the Spark job. Yield it and its lines, which a progress bar shows."""
         arguments = ["--store", self.uri, "--tables", self.tables.flights, "--csv", str(csv)]
         arguments += ["--folder", str(self.place), "--by", self.by]
         columns = (TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn())

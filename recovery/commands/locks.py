@@ -127,7 +127,6 @@ def release(
 
 @contextmanager
 def open_locks(uri: str) -> Iterator[LockManager]:
-    """Open a lock manager; a store must exist."""
     if split_uri(uri).scheme == "embedded":  # opening other stores creates nothing
         open_store(uri, SystemClock(), create=False).close()
     with closing(open_manager(uri)) as manager:

@@ -1,5 +1,4 @@
-"""`txn serve`: HBase's Thrift services without HBase, and transactions over Thrift, with or without
-HBase."""
+"""`txn serve`: HBase's Thrift services without HBase, and transactions over Thrift."""
 
 from __future__ import annotations
 

@@ -56,7 +56,6 @@ def show(
 
 
 def show_lock(context: Context, key: Key, as_json: bool) -> None:
-    """Print whether the key is locked, and the transaction that holds it."""
     describe_table(context, key.table or b"")
     holder, row = read_holders(context, [key]).get(key, (None, None))
     found = explain(context, row.row_key) if row is not None else None

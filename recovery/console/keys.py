@@ -111,8 +111,7 @@ def read_key_details(
 
 
 def list_sizes(context: Context) -> tuple[list[ListedTable], int]:
-    """Return the first tables with their sizes, as far as these are known, and how many there
-    are."""
+    """Return the first tables with their sizes, if known, and how many tables there are."""
     store = context.store
     names = call_store(context, store.list_tables)
     sizes: Mapping[bytes, TableSize] = {}

@@ -38,8 +38,7 @@ class Answer(NamedTuple):
 
 class ServerCounts(NamedTuple):
     """The counts of servers in the last hour, or since the console asks them. conflicts: by table;
-    helped: by action. phases: how long batches were in each. silent: the errors of servers that did
-    not answer."""
+    helped: by action. phases: how long batches were in each. silent: the errors of silent ones."""
 
     since_ms: int | None
     conflicts: Mapping[str, int]

@@ -1,7 +1,6 @@
 """The pages: the facts that each one shows, and the work that its forms ask for.
 
-The facts of a page are the variables of its template. A page with the fact `wrong` says that its
-criteria cannot be used.
+The facts of a page are the variables of its template. `wrong`: why its criteria cannot be used.
 """
 
 from __future__ import annotations
@@ -266,8 +265,7 @@ def _read_query(request: Request) -> tuple[Query, bytes | None]:
 
 
 def download_search(request: Request, write: Write) -> Iterator[str]:
-    """Return the text of a search's results. Its first page is read at once, so that an error is
-    answered as one."""
+    """Return the text of a search's results. The first page is read now, to answer an error."""
     console = find_console(request)
     pages = console.searches.read_pages(*_read_query(request))
     return write(Download(chain([next(pages)], pages)), console.context.clock.wall_ms())

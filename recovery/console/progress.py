@@ -32,7 +32,6 @@ class CheckProgress:
         self._parts = sum(len(bounds) - 1 for bounds in self._bounds.values())
 
     def reach(self, table: bytes, row: bytes) -> None:
-        """Note that a scan has reached a row."""
         names = [*self._bounds]
         before = islice(self._bounds.values(), names.index(table))
         done = find_position(self._bounds[table], row)

@@ -55,8 +55,7 @@ ENVIRONMENT = Environment(
 
 
 def link_to(path: str, **given: str | bytes | None) -> str:
-    """Return the address of a page; bytes are written as a person may type them, None is left
-    out."""
+    """Return the address of a page; bytes are as a person may type them, None is left out."""
     texts = {
         name: escape(each) if isinstance(each, bytes) else each
         for name, each in given.items()

@@ -155,7 +155,6 @@ class Search:
 
     @property
     def is_running(self) -> bool:
-        """Return True if the page is not full and more can be read for it."""
         page = self.page
         if page.next is None or page.stopped in (Stop.FOUND, Stop.AGE):
             return False

@@ -1,8 +1,7 @@
 """The state that all requests share: the open store, and what the background has read of it.
 
 The background reads the last hour, the unfinished transactions of the whole table with their
-owners, and the metrics of servers. It reads only while there are visitors, and rests most of the
-time.
+owners, and the metrics of servers. It reads only while there are visitors, and rests often.
 """
 
 from __future__ import annotations

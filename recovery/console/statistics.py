@@ -163,7 +163,6 @@ class Hour:
 
     @property
     def missing(self) -> int:
-        """Return the number of minutes of which nothing was read yet."""
         return MINUTES - len(self.minutes)
 
     @property

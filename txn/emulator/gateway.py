@@ -63,7 +63,6 @@ _VARIANT = re.compile("(Ver|WithColumns|WithStop|WithSplit)?(Ts)?$")
 
 
 def check_table(name: bytes | None) -> bytes:
-    """Return the name, or refuse it if no table of HBase can have it."""
     if not name or not is_table_name(name):
         raise Refused("illegal argument", "not a legal table name", table=name)
     return name

@@ -343,7 +343,6 @@ class Exposition:
         return silent if self._listening is None else self._metrics.Metrics()
 
     def start(self, app: WSGIApplication) -> None:
-        """Begin to answer."""
         assert self._listening is not None
         page = partial(MetricsConnection, app)
         limits = Limits(connections=METRICS_CONNECTIONS, grace_ms=METRICS_GRACE_MS)
@@ -355,7 +354,6 @@ class Exposition:
             self._server.stop()
 
     def forget(self, process: int) -> None:
-        """Remove the gauges of a worker that has ended from the sums."""
         if self._folder is not None:
             self._metrics.forget_process(process)
 

@@ -58,7 +58,6 @@ class Holds(Generic[V]):
         self.entries[ref(hold, self._forget)] = value
 
     def remove(self, hold: Lock) -> None:
-        """Remove a value early."""
         self.entries.pop(ref(hold), None)
 
     def is_first(self, hold: Lock) -> bool:
@@ -86,8 +85,7 @@ class Holds(Generic[V]):
 class OwnLock:
     """A lock that tells a thread whether it holds it; reentrant, but nobody is to rely on that.
 
-    The interpreter looks for the methods of a `with` in the class, finds slots, and calls what is
-    in them: methods of C.
+    The interpreter finds the methods of a `with` in slots of the class: those of C.
     """
 
     __slots__ = ("__enter__", "__exit__", "locked")

@@ -40,8 +40,7 @@ class Loan(list[T | None]):
 
 
 class Lender(Generic[T]):
-    """At most `most` things; safe for threads. free: those that nobody has. A closed lender has no
-    place for a new one.
+    """At most `most` things; safe for threads. free: those that nobody has. Closed, it takes none.
 
     close_thing: may be called again after an interruption.
     """
@@ -108,7 +107,6 @@ class Lender(Generic[T]):
         return bool(loan)
 
     def end_loan(self, loan: Loan[T]) -> None:
-        """Return what is in a loan, for the next ones that wait."""
         count = len(loan)
         if self.is_closed:
             self.close_all(loan)

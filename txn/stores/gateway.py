@@ -76,7 +76,6 @@ class Gateway:
 
 
 def parse_gateway(parts: SplitResult, usual_port: int = DEFAULT_PORT) -> Gateway:
-    """Return the gateway of a URI; InvalidRequestError says what is wrong with a bad one."""
     if parts.path not in {"", "/"} or not parts.netloc or "@" in parts.netloc:
         raise InvalidRequestError(
             f"write {parts.scheme}://host:port, and options after a ?",
@@ -110,8 +109,7 @@ class Term(NamedTuple):
 
 
 class Connection:
-    """A socket to a gateway; `busy` while a reply has not been read. A borrower may use it for the
-    `term`."""
+    """A socket to a gateway; `busy` while a reply has not been read. It is lent for a `term`."""
 
     __slots__ = (
         *("_answered", "_is_framed", "_protocol", "_sent", "_service"),
@@ -154,11 +152,9 @@ class Connection:
         return True
 
     def ask(self, name: str, *arguments: Any) -> Any:
-        """Call a method of the service and return its reply."""
         return self.call((name, arguments, lambda reply: reply))
 
     def call(self, request: Request[T]) -> T:
-        """Send a request and return its result."""
         self.send(request)
         return self.receive(request)
 
@@ -178,8 +174,7 @@ class Connection:
 
     def receive(self, request: Request[T]) -> T:
         """Wait for the reply to the oldest request without one; return the result. Raise
-        GatewayError if the reply is an error, Garbled if it is invalid, and OSError if it does not
-        come."""
+        GatewayError: it is an error; Garbled: it is invalid; OSError: it does not come."""
         method, arguments, make_result = request
         reply = self._read_reply(method)
         found = reply.__dict__.get("success")
@@ -196,7 +191,6 @@ class Connection:
         return result
 
     def _read_reply(self, method: str) -> Any:
-        """Read the reply to the oldest request without one."""
         protocol = self._protocol
         self._wire.begin_reply()
         try:
@@ -331,7 +325,6 @@ class Pool:
     # ---------------------------------------------------------------- lending connections
 
     def _take(self, loan: Loan[Connection], term: Term) -> Connection:
-        """Take a connection, waiting for it if all are in use."""
         if not self._lender.try_take(loan, is_first=True):
             if not self._lender.wait(loan, term.due_ms):
                 if self._lender.is_closed:
@@ -342,8 +335,7 @@ class Pool:
         return self._begin(loan, term)
 
     def _begin(self, loan: Loan[Connection], term: Term) -> Connection:
-        """Return the last connection of a loan, or a new one in its place, for use until the
-        deadline."""
+        """Return the last connection of a loan, or a new one in its place, for the term."""
         found = loan[-1]
         if found is not None and found.begin(term):
             return found

@@ -90,7 +90,6 @@ class Admin(catalog.CatalogUser):
         return self._ordered.read(body)
 
     def user_tables(self) -> dict[bytes, TableEntry]:
-        """Return all tables except system tables."""
         tables = self.tables().items()
         return {name: table for name, table in tables if _namespace_of(name) != b"hbase"}
 
@@ -164,7 +163,6 @@ class Admin(catalog.CatalogUser):
         self._ordered.write(body)
 
     def namespaces(self) -> dict[bytes, dict[str, str]]:
-        """Return the properties of all namespaces, including `default` and `hbase`."""
         return self._ordered.read(_read_namespaces)
 
     def remove_garbage(self) -> None:

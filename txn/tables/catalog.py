@@ -50,8 +50,7 @@ StoredCells = Iterable[tuple[bytes, bytes, bytes]]
 
 
 class Region(NamedTuple):
-    """Rows of a table from start to stop (excluded; b"": open). number: HBase's region id, a time
-    in ms."""
+    """Rows of a table from start to stop (excluded; b"": open). number: HBase's id, in ms."""
 
     start: bytes
     stop: bytes
@@ -79,7 +78,6 @@ class TableEntry:
 
     @property
     def stop(self) -> bytes:
-        """The first key after those of the table."""
         return (self.number + 1).to_bytes(4)
 
     @property
@@ -134,14 +132,12 @@ class TableCatalog:
         return found
 
     def table(self, name: bytes) -> TableEntry:
-        """Return an enabled table, or raise Refused naming it."""
         found = self.find(name)
         if not found.enabled:
             raise Refused("table not enabled", "the table is disabled", table=name)
         return found
 
     def layout(self, table: bytes | None, family: bytes) -> FamilyLayout:
-        """Return the layout of a family, or raise the error that says why there is none."""
         found = self.layouts.get((table, family))
         if found is None:
             if table is None:
@@ -231,7 +227,6 @@ def _decode_family(shown: Mapping[str, Any]) -> FamilySettings:
 
 
 def family_of(settings: FamilySettings) -> model.Family:
-    """Return a family's settings that the protocol needs."""
     database = dict(settings.configuration).get(model.DATABASE_ENTRY)
     return model.Family(
         settings.versions, settings.ttl_ms, database=database.encode() if database else None
@@ -303,7 +298,6 @@ def ensure(
 
 
 def assign_family(settings: FamilySettings, database: bytes | None) -> FamilySettings:
-    """Return a family's settings with this database, or with none for None."""
     others = tuple(pair for pair in settings.configuration if pair[0] != model.DATABASE_ENTRY)
     owned = ((model.DATABASE_ENTRY, database.decode()),) if database else ()
     return replace(settings, configuration=others + owned)
@@ -312,9 +306,8 @@ def assign_family(settings: FamilySettings, database: bytes | None) -> FamilySet
 def alter(
     writer: Writer, known: TableCatalog, name: bytes, families: Mapping[bytes, FamilySettings]
 ) -> None:
-    """Give the table exactly these families, in the caller's transaction. Garbage of a dropped
-    family is removed before the family comes back; otherwise its old cells would reappear and new
-    ones be removed."""
+    """Give the table exactly these families, in the caller's transaction. The garbage of a dropped
+    family goes before it comes back: old cells would reappear, and new ones be removed."""
     table = known.find(name)
     for family in set(table.families) - set(families):
         mark_garbage(writer, table, family)
@@ -325,7 +318,6 @@ def alter(
 
 
 def mark_garbage(writer: Writer, table: TableEntry, family: bytes = b"") -> None:
-    """Mark the cells of a dropped table or family for the next sweep."""
     writer.put(_GARBAGE + table.prefix + family, b"")
 
 
@@ -353,7 +345,6 @@ def _remove_some(writer: Writer, garbage: bytes) -> None:
 
 
 def escape_row(row: bytes) -> bytes:
-    """Return the escaped form of a row in a key, without its end."""
     return row.replace(b"\0", b"\0\xff") if b"\0" in row else row
 
 
@@ -367,7 +358,6 @@ def cell_key(layout: FamilyLayout, row: bytes, column: bytes) -> bytes:
 
 
 def check_row(row: bytes) -> None:
-    """Raise Refused for a row that HBase would refuse."""
     if not 0 < len(row) <= model.MAX_ROW:
         raise Refused(
             "illegal argument", "a row is 1 to 32767 bytes", bytes=len(row), starts=row[:40]
@@ -416,7 +406,6 @@ def split_row(key: bytes) -> int:
 
 
 def plain_row(row: bytes) -> bytes:
-    """Return the unescaped form of a row."""
     return row.replace(b"\0\xff", b"\0") if b"\0" in row else row
 
 
@@ -431,7 +420,6 @@ def is_table_name(name: bytes) -> bool:
 
 
 def check_names(table: bytes, families: Mapping[bytes, FamilySettings]) -> None:
-    """Raise Refused unless HBase accepts these names and settings."""
     if len(table) > model.MAX_TABLE or not is_table_name(table):
         raise Refused("illegal argument", "not a legal table name", table=table)
     if not families:
@@ -451,7 +439,6 @@ def check_names(table: bytes, families: Mapping[bytes, FamilySettings]) -> None:
 
 
 def check_settings(family: bytes, settings: FamilySettings) -> None:
-    """Raise Refused, with HBase's reasons, for settings that HBase refuses."""
     if settings.versions < 1:
         raise Refused("illegal argument", "versions must be positive", family=family)
     if settings.ttl_ms is not None and settings.ttl_ms <= 0:

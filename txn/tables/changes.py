@@ -33,7 +33,6 @@ def key_value_bytes(row: bytes, family: bytes, column: bytes, value: bytes) -> i
 
 
 def check_cells(row: bytes, operations: Iterable[Operation]) -> None:
-    """Raise Refused for cells that HBase's servers refuse in any table."""
     for operation in operations:
         if isinstance(operation, (Put, Append)):
             _check_size(row, operation)

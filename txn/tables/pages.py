@@ -48,8 +48,7 @@ class RowChoice(NamedTuple):
 
 
 class ScanPage(NamedTuple):
-    """Rows, and the bound, without the table's prefix, where the next page begins (in reverse:
-    ends); None at the end."""
+    """Rows, and the bound, without the table's prefix, where the next begins; None at the end."""
 
     rows: list[Row]
     resume: bytes | None

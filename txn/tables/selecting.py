@@ -33,7 +33,6 @@ class FamilyRead(NamedTuple):
     until: int
 
     def has_row(self, reader: Reader, row: bytes) -> bool:
-        """Return True if the escaped row has any cell in the family."""
         return next(family_keys(reader, self.layout, row), None) is not None
 
     def read_columns(

@@ -60,8 +60,7 @@ class Fault:
     applied: positions of the items that take effect now; None: all.
     reply: what the store reports to the caller.
     late: positions of the items that take effect (again) when `deliver` runs.
-    twice: the call is repeated at once, as by a gateway after a broken connection, and the second
-    answer is reported.
+    twice: the call is repeated at once, as by a gateway, and the second answer is reported.
     """
 
     applied: frozenset[int] | None = None

@@ -186,12 +186,10 @@ def find_absent(
 
 
 def first_line(error: object) -> str:
-    """Return a server error's message without its trace."""
     return str(error).partition("\n")[0][:300]
 
 
 def keep_between(rows: Iterable[bytes], start: bytes, stop: bytes | None) -> list[bytes]:
-    """Return the rows strictly between the ends of a range, in order."""
     return sorted({row for row in rows if row > start and (not stop or row < stop)})
 
 

@@ -77,14 +77,12 @@ def refuse_change(table: bytes, error: Exception) -> bool:
 
 
 def refuse_family(table: bytes, name: bytes, family: Family) -> None:
-    """Raise InvalidRequestError if no transaction may write to the family."""
     reason = find_refusal(family)
     if reason is not None:
         raise InvalidRequestError(reason, table=table, family=name)
 
 
 def make_configuration(family: Family) -> dict[str, str]:
-    """Return the configuration that transactions need of a family."""
     owned = {DATABASE_ENTRY: family.database.decode()} if family.database else {}
     return {PURGE: str(family.keep_deletes_ms or PURGE_MS), **owned}
 
@@ -112,7 +110,6 @@ def read_family(
 
 
 def make_assign_command(table: bytes, families: Iterable[bytes], database: bytes) -> str:
-    """Return the HBase shell command that assigns a table to a database."""
     entry = _write_configuration({DATABASE_ENTRY: database.decode()})
     parts = [f"{{NAME => {_quote(name)}, {entry}}}" for name in families]
     return f"alter {_quote(table)}, {', '.join(parts)}"
@@ -131,7 +128,6 @@ def _write_configuration(configuration: Mapping[str, str]) -> str:
 
 
 def shell_command(verb: str, table: bytes, families: Families, splits: Sequence[bytes] = ()) -> str:
-    """Return the HBase shell command that creates such a table, or adds such families."""
     parts = [
         f"{{NAME => {_quote(name)}, VERSIONS => {family.versions}, "
         f"{_write_configuration(make_configuration(family))}}}"

@@ -69,8 +69,7 @@ class Dialect(Protocol):
         """Return requests to put and mark; no cell has two edits of one kind and timestamp."""
 
     def check(self, check: Check) -> list[Request[bool]]:
-        """Return requests to send in order, for a check with a condition. A "no" ends them and is
-        the answer, else "yes"."""
+        """Return requests to send in order, for a check with a condition, until one is "no"."""
 
     def page(self, gateway: Connection, scan: PageScan) -> list[Row]:
         """Return the first rows of a range, fewer only at its end."""
@@ -205,7 +204,6 @@ class HBaseStore(HBaseTables):
         return answers, found[len(writes) :]
 
     def _list_writes(self, checks: Sequence[Check]) -> list[Request[bool]]:
-        """Return the requests for the checks without a condition, those of a table together."""
         groups: dict[tuple[bytes, bool], list[Edit]] = {}
         for key, expected, puts, edits, is_deferred in checks:
             if expected is None:
@@ -222,8 +220,7 @@ class HBaseStore(HBaseTables):
     def _read_page(
         self, wanted: ScanRange, keys: Sequence[Key]
     ) -> tuple[list[Row], ScanRange | None]:
-        """Read a page. If so many rows are excluded that it does not come in time, let the gateway
-        send these rows too."""
+        """Read a page. If it does not come in time, let the gateway send excluded rows, too."""
         if (most := ANSWER_BYTES // self._sizes.expect(wanted.table)) < wanted.limit:
             wanted = wanted._replace(limit=max(1, most))
         scan = _make_page_scan(wanted)
@@ -294,7 +291,6 @@ class HBaseStore(HBaseTables):
         self._pool.close()
 
     def _run(self, keys: Iterable[Key], requests: Sequence[Request[T]], **options: Any) -> list[T]:
-        """Carry out requests on these keys; see `Pool.run`."""
         return self._call(keys, b"", self._pool.run, requests, **options)
 
     def _ask(
@@ -305,7 +301,6 @@ class HBaseStore(HBaseTables):
         *arguments: object,
         repeat: bool = True,
     ) -> T:
-        """Ask about these keys, or this table; see `Pool.run_one`."""
         run: Callable[..., T] = self._pool.run_one
         return self._call(keys, table, run, work, *arguments, repeat=repeat)
 

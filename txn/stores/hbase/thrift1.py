@@ -2,8 +2,7 @@
 
 A checked write carries one cell. Several cells are several writes on the same condition, the
 checked cell last; they end at the first "no". `isDelete` in them would write an empty value, so
-markers go by mutateRowsTs. The gateway cannot show or set all settings that matter, so it creates
-no tables.
+markers go by mutateRowsTs. The gateway cannot set all that matters, so it creates no tables.
 """
 
 from __future__ import annotations
@@ -26,7 +25,6 @@ from txn.stores.hbase.store import BYTES_A_REQUEST, ROWS_A_REQUEST, HBaseStore, 
 
 
 def thrift1_store(parts: SplitResult, clock: Clock) -> HBaseStore:
-    """Return the store behind the Thrift 1 gateway of a URI, without sending anything yet."""
     return HBaseStore(Pool(parse_gateway(parts), Hbase, clock), Thrift1(), clock)
 
 
@@ -131,11 +129,9 @@ class Thrift1:
     def create(
         self, gateway: Connection, table: bytes, families: Families, splits: Sequence[bytes]
     ) -> None:
-        """Raise an error with the shell command to use instead."""
         raise _cannot_make(table, shell_command("create", table, families, splits))
 
     def add(self, gateway: Connection, table: bytes, name: bytes, family: Family) -> None:
-        """Raise an error with the shell command to use instead."""
         raise _cannot_make(table, shell_command("alter", table, {name: family}))
 
 

@@ -52,7 +52,6 @@ TDelete = _narrow(IDL.TDelete, "row", "columns", "deleteType", "durability")
 
 
 def thrift2_store(parts: SplitResult, clock: Clock) -> HBaseStore:
-    """Return the store behind the Thrift 2 gateway of a URI, without sending anything yet."""
     return HBaseStore(Pool(parse_gateway(parts), IDL.THBaseService, clock), Thrift2(), clock)
 
 

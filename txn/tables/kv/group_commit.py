@@ -65,8 +65,7 @@ class _Group:
 
 class CommitQueue:
     """The writes of one process that may share a commit. commit: runs a function in a new
-    transaction, and then asks the second whether it must be durable. harmless: the error that means
-    that nothing was written."""
+    transaction, then asks the second if it must be durable. harmless: if nothing was written."""
 
     __slots__ = ("_commit", "_harmless", "_lock", "_queue", "_threads")
 

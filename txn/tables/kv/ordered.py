@@ -1,8 +1,7 @@
 """The ordered key-value store under the tables: bytes to bytes, in byte order.
 
 All work happens in local transactions: functions that get a reader or a writer. A function may run
-again from its start, so it must not change anything else. Writers are serialised; a reader sees one
-instant.
+again from its start, so it changes nothing else. Writers are serialised; a reader sees one instant.
 """
 
 from __future__ import annotations
@@ -55,11 +54,9 @@ class OrderedStore(Protocol):
         self, body: Callable[[Writer], R], *, durable: bool = True, shared: bool = False
     ) -> R:
         """Run the function in a write transaction and commit it, unless it raises.
-        durable: if False, a power failure may undo it and everything after it, but never a part of
-        it.
+        durable: if False, a power failure may undo it and everything after it, never a part of it.
         shared: it may share a commit with other threads' shared writes. Then any of these threads
-        may run the function, and its changes may be undone after others have seen them, and made
-        again."""
+        may run the function, and its changes may be undone after others saw them, and redone."""
 
     def atomically(self, work: Callable[[], None]) -> None:
         """Run a function and make all its transactions in this thread one, which is undone if the
