@@ -42,6 +42,7 @@ from txn.spans import Span
 from txn.text import LONGEST_REASON, assertion_text
 
 T = TypeVar("T")
+Cells = Mapping[Key, Cell | None]
 
 VERSIONS = 10  # of a key, among which to find the replaced one
 COUNTS = (2, 4, VERSIONS)
@@ -200,9 +201,7 @@ def explain(
     )
 
 
-def _read_keys(
-    context: Context, keys: Sequence[Key], budget: Budget
-) -> tuple[int, dict[Key, Cell | None]]:
+def _read_keys(context: Context, keys: Sequence[Key], budget: Budget) -> tuple[int, Cells]:
     """Return the number of keys read, and their cells with those of their locks."""
     lock_of = context.rules.lock_of
     found: dict[Key, Cell | None] = {}
@@ -237,7 +236,7 @@ def read_available(
 
 
 def _judge_assertions(
-    row: TransactionRow, assertions: Sequence[Assertion], data: Mapping[Key, Cell | None]
+    row: TransactionRow, assertions: Sequence[Assertion], data: Cells
 ) -> tuple[AssertionVerdict, ...]:
     if row.status is None:
         return (AssertionVerdict.UNKNOWN,) * len(assertions)
@@ -250,7 +249,7 @@ def _judge_assertions(
     return tuple(verdicts[each is blamed] for each in assertions)
 
 
-def _judge_now(assertion: Assertion, data: Mapping[Key, Cell | None]) -> AssertionVerdict:
+def _judge_now(assertion: Assertion, data: Cells) -> AssertionVerdict:
     if not all(key in data for key in list_keys(assertion)):
         return AssertionVerdict.UNKNOWN
     return AssertionVerdict.HOLDS if holds(assertion, data) else AssertionVerdict.FAILS
@@ -291,11 +290,7 @@ def _list_replaced(row: TransactionRow, request: Request) -> Mapping[Key, int]:
 
 
 def _find_old(
-    context: Context,
-    row: TransactionRow,
-    request: Request,
-    data: Mapping[Key, Cell | None],
-    budget: Budget,
+    context: Context, row: TransactionRow, request: Request, data: Cells, budget: Budget
 ) -> Mapping[Key, Cell | Unseen | None]:
     """Return the previous cells of keys, or why they are not known. data: the present cells."""
     if row.status is not None and row.status.is_undecided:

@@ -9,15 +9,16 @@ key's lock, with its lock and tag. In the fenced protocol the lock stays, and it
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable
 from functools import partial
 
 from recovery.findings import Finding, Kind, LeftAlone, NothingToDo, Repaired, Result
+from recovery.inspect import Cells
 from recovery.scan import MARKERS, find_transaction, newest_old_ms, whole_row
 from recovery.tables import make_facts
 from txn.arguments import check_calls
 from txn.errors import CorruptRowError, InvalidRequestError
-from txn.model import Cell, Check, Edit, Key, Row
+from txn.model import Check, Edit, Key, Row
 from txn.protocol.codec import decode_marker
 from txn.protocol.context import Context, call_store
 from txn.protocol.locks import read_lock
@@ -142,9 +143,7 @@ def find_marker(context: Context, token: bytes) -> Guarded:
     return found
 
 
-def retire_keys(
-    context: Context, wanted: Mapping[Key, Cell | None], newest: int
-) -> dict[Key, Result]:
+def retire_keys(context: Context, wanted: Cells, newest: int) -> dict[Key, Result]:
     """Retire keys that have the wanted value (None: no value) and nothing newer than `newest`."""
     if context.rules.locks_rows:
         gone = _delete_fenced(context, wanted, newest)
@@ -157,7 +156,7 @@ def retire_keys(
     return {key: Repaired("deleted") if key in gone else used for key in wanted}
 
 
-def _delete_fenced(context: Context, wanted: Mapping[Key, Cell | None], newest: int) -> set[Key]:
+def _delete_fenced(context: Context, wanted: Cells, newest: int) -> set[Key]:
     """Delete markers of the fenced protocol; return those that are gone. The lock must be as it was
     read, and its count increases, which refuses a transaction that has read the marker and not
     locked it. A count never restarts: a late request could match it."""

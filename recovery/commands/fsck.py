@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Generator, Iterator, Sequence
+from collections.abc import Generator, Iterator
 from contextlib import ExitStack, closing
 from functools import partial
 from pathlib import Path
@@ -19,7 +19,7 @@ from typer import Option
 from typer.core import TyperCommand
 
 from recovery.commands import common
-from recovery.commands.common import Duration, time_option
+from recovery.commands.common import Duration, RowBar, time_option
 from recovery.console.progress import CheckProgress
 from recovery.findings import (
     GRACE_MS,
@@ -116,8 +116,8 @@ def fsck(
         if spark is None:
             found = check_here(context, tables, ages, bar, tally, do_repair=do_repair)
         else:
-            inspected = (store, transactions, ages, do_repair)
-            found = check_on_executors(spark, inspected, tables, bar, tally)
+            wanted = (store, transactions, ages, do_repair)
+            found = check_on_executors(spark, wanted, tables, bar, tally)
         stack.enter_context(closing(found))
         show = _print_json if as_json else partial(_print, out, context.clock.wall_ms())
         show(found)
@@ -137,13 +137,7 @@ def fsck(
 
 
 def check_here(
-    context: Context,
-    tables: Sequence[bytes],
-    ages: Ages,
-    bar: common.RowBar,
-    tally: Tally,
-    *,
-    do_repair: bool,
+    context: Context, tables: list[bytes], ages: Ages, bar: RowBar, tally: Tally, *, do_repair: bool
 ) -> Generator[FindingResult]:
     progress = None if bar.progress.disable else CheckProgress(context, tables)
 
@@ -185,19 +179,15 @@ def name_master(args: list[str]) -> list[str]:
 
 
 def check_on_executors(
-    master: str,
-    inspected: tuple[str, str, Ages, bool],
-    tables: Sequence[bytes],
-    bar: common.RowBar,
-    tally: Tally,
+    master: str, wanted: tuple[str, str, Ages, bool], tables: list[bytes], bar: RowBar, tally: Tally
 ) -> Generator[FindingResult]:
     """Do the work of `check_here` on Spark executors, and yield the findings when all have ended.
 
-    inspected: the store's URI, the transaction table, the ages, and whether to repair.
+    wanted: the store's URI, the transaction table, the ages, and whether to repair.
     """
     with require_extra("spark", option=SPARK):
         from recovery.spark import Inspection, open_session, plan_shares, repair_shares  # noqa: PLC0415
-    inspection = Inspection(*inspected)
+    inspection = Inspection(*wanted)
     with open_session(master) as spark:
         shares = plan_shares(inspection, tables, None, spark.sparkContext.defaultParallelism)
         bar.reach(0, len(shares))

@@ -80,13 +80,11 @@ def sql(
             run()
 
 
-def _run_on_leases(
-    statement: ShowLeases | DropLeases, service: LeaseService, as_json: bool
-) -> None:
+def _run_on_leases(asked: ShowLeases | DropLeases, service: LeaseService, as_json: bool) -> None:
     from txn.locks.statements import ShowLeases  # noqa: PLC0415
 
-    objects = [] if statement.within is None else [statement.within]
-    if isinstance(statement, ShowLeases):
+    objects = [] if asked.within is None else [asked.within]
+    if isinstance(asked, ShowLeases):
         lease_commands.show_leases(service.list_lease(objects), service.now(), as_json)
     else:
         count = service.force_drop_lease(objects)

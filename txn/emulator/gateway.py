@@ -21,7 +21,7 @@ from txn.tables.changes import key_value_bytes
 from txn.tables.operations import (
     MAX_TIMESTAMP,
     FamilySettings,
-    Operation,
+    Operations,
     Put,
     Range,
     Reason,
@@ -148,14 +148,14 @@ class PacedRows(Rows):
 
     __slots__ = ()
 
-    def _finish(self, operations: Sequence[Operation], results: Sequence[Result] = ()) -> None:
+    def _finish(self, operations: Operations, results: Sequence[Result] = ()) -> None:
         if any(isinstance(one, Remove) and one.timestamp is None for one in operations):
             self._wait_for(self._clock.wall_ms() + 1)
         if written := [version.timestamp for result in results for version in result.versions]:
             self._wait_for(max(written))
 
     def mutate_all(
-        self, table: bytes, mutations: Sequence[tuple[bytes, Sequence[Operation]]], *, durable: bool
+        self, table: bytes, mutations: Sequence[tuple[bytes, Operations]], *, durable: bool
     ) -> None:
         """Change many rows. If the server refuses some, the others are changed, as in HBase."""
         with refuse_as_many():

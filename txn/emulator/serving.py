@@ -7,7 +7,6 @@ with any store: it may run in front of HBase, for clients that cannot reach HBas
 from __future__ import annotations
 
 import ctypes
-import logging
 import os
 import shutil
 import socket
@@ -17,6 +16,7 @@ from contextlib import ExitStack, suppress
 from dataclasses import dataclass, field
 from functools import partial
 from io import StringIO
+from logging import Logger
 from threading import Timer
 from typing import TYPE_CHECKING, Any, ClassVar, TextIO
 from urllib.parse import urlsplit
@@ -112,7 +112,7 @@ def serve(
     hosted: Hosted,
     options: Options,
     ready: Callable[[Mapping[str, int]], None],
-    log: logging.Logger,
+    log: Logger,
     make_app: Callable[[Store], WSGIApplication],
 ) -> None:
     """Serve until SIGTERM or SIGINT. `ready` is called with the ports once all are served.
@@ -167,7 +167,7 @@ def _give_memory_back() -> None:
 
 
 def _prepare(
-    hosted: Hosted, options: Options, clock: Clock, log: logging.Logger
+    hosted: Hosted, options: Options, clock: Clock, log: Logger
 ) -> tuple[OrderedStore | None, Chore]:
     """Return the store's keys, if it is on this machine, and the chore beside serving. Refuse a bad
     store before anything listens."""
@@ -218,9 +218,7 @@ class Compactor:
     long delete markers stay, which is longer than transaction rows do.
     """
 
-    def __init__(
-        self, keys: OrderedStore, clock: Clock, keep_deletes_ms: int, log: logging.Logger
-    ) -> None:
+    def __init__(self, keys: OrderedStore, clock: Clock, keep_deletes_ms: int, log: Logger) -> None:
         self._admin = Admin(keys, clock)
         self._tables = LocalStore(keys, clock)
         self._clock = clock
@@ -320,9 +318,7 @@ class Exposition:
     the exposition before they start, and close it after they end.
     """
 
-    def __init__(
-        self, listening: socket.socket | None, log: logging.Logger, *, shared: bool
-    ) -> None:
+    def __init__(self, listening: socket.socket | None, log: Logger, *, shared: bool) -> None:
         self._listening = listening
         self._log = log
         self._server: Server | None = None

@@ -41,6 +41,8 @@ DECLARING = frozenset(
 COMPRESSIONS = ("BROTLI", "BZIP2", "GZ", "LZ4", "LZMA", "LZO", "NONE", "SNAPPY", "ZSTD")
 BLOOM_FILTERS = ("NONE", "ROW", "ROWCOL", "ROWPREFIX_FIXED_LENGTH")
 
+NOW = ops.MAX_TIMESTAMP
+
 Attributes = dict[bytes, bytes] | None
 Columns = Sequence[bytes] | None
 
@@ -81,7 +83,7 @@ class Gateway1:
         tableName: bytes,
         row: bytes,
         column: bytes,
-        timestamp: int = ops.MAX_TIMESTAMP,
+        timestamp: int = NOW,
         numVersions: int = 1,
         **_: Attributes,
     ) -> list[Any]:
@@ -96,7 +98,7 @@ class Gateway1:
         tableName: bytes,
         rows: Sequence[bytes],
         columns: Columns = None,
-        timestamp: int = ops.MAX_TIMESTAMP,
+        timestamp: int = NOW,
         **_: Attributes,
     ) -> list[Any]:
         if not rows:
@@ -111,7 +113,7 @@ class Gateway1:
         tableName: bytes,
         row: bytes,
         mutations: Sequence[Any],
-        timestamp: int = ops.MAX_TIMESTAMP,
+        timestamp: int = NOW,
         attributes: Attributes = None,
     ) -> None:
         """Apply the deletes, then the puts, which are later and so survive."""
@@ -131,11 +133,11 @@ class Gateway1:
         self,
         tableName: bytes,
         rowBatches: Sequence[Any],
-        timestamp: int = ops.MAX_TIMESTAMP,
+        timestamp: int = NOW,
         attributes: Attributes = None,
     ) -> None:
         """Apply the puts of all rows, then the deletes, which hide them."""
-        changes: list[tuple[bytes, Sequence[ops.Operation]]] = []
+        changes: list[tuple[bytes, ops.Operations]] = []
         durable = False
         with gateway.refuse_as_many():
             ttl_ms = gateway.ttl_of(attributes)
@@ -157,18 +159,13 @@ class Gateway1:
             self._rows.mutate_all(tableName, changes, durable=durable)
 
     def deleteAll(
-        self,
-        tableName: bytes,
-        row: bytes,
-        column: bytes,
-        timestamp: int = ops.MAX_TIMESTAMP,
-        **_: Attributes,
+        self, tableName: bytes, row: bytes, column: bytes, timestamp: int = NOW, **_: Attributes
     ) -> None:
         remove = ops.Remove(*_split_column(column), gateway.check_time(timestamp))
         self._rows.mutate(tableName, [(row, [remove])])
 
     def deleteAllRow(
-        self, tableName: bytes, row: bytes, timestamp: int = ops.MAX_TIMESTAMP, **_: Attributes
+        self, tableName: bytes, row: bytes, timestamp: int = NOW, **_: Attributes
     ) -> None:
         remove = ops.Remove(timestamp=gateway.check_time(timestamp))
         self._rows.mutate(tableName, [(row, [remove])])
@@ -235,7 +232,7 @@ class Gateway1:
         startRow: bytes,
         columns: Columns,
         stopRow: bytes = b"",
-        timestamp: int = ops.MAX_TIMESTAMP,
+        timestamp: int = NOW,
         **_: Attributes,
     ) -> int:
         selection = _select(columns, timestamp)
@@ -371,7 +368,7 @@ def _split_cell(name: bytes | None) -> tuple[bytes, bytes]:
     return family, qualifier
 
 
-def _select(columns: Columns, until: int = ops.MAX_TIMESTAMP, versions: int = 1) -> ops.Selection:
+def _select(columns: Columns, until: int = NOW, versions: int = 1) -> ops.Selection:
     """Select columns (all if none are given) with timestamps before `until`."""
     if versions < 1:
         message = "java.io.IOException: versions must be positive"
@@ -407,7 +404,7 @@ def scan_of(table: bytes, asked: Any) -> Scan:
     table = gateway.check_table(table)
     rows = gateway.range_of(asked.startRow, asked.stopRow, reverse=bool(asked.reversed))
     columns = tuple(map(_split_column, asked.columns or ()))
-    until = ops.MAX_TIMESTAMP if asked.timestamp is None else asked.timestamp
+    until = NOW if asked.timestamp is None else asked.timestamp
     gateway.refuse_negative(until)
     filter_ = None if asked.filterString is None else parse_filter(asked.filterString)
     selection = ops.Selection(

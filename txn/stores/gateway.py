@@ -235,11 +235,7 @@ class Pool:
             connection.close()
 
     def run_one(
-        self,
-        work: Callable[..., T],
-        *arguments: Any,
-        repeat: bool,
-        within_ms: int | None = None,
+        self, work: Callable[..., T], *arguments: Any, repeat: bool, within_ms: int | None = None
     ) -> T:
         """Call a function with a connection and the arguments; return its result.
 
@@ -391,9 +387,7 @@ def require_whole(*fields: object) -> None:
         raise Garbled("a field is missing in the reply")
 
 
-def exchange(
-    connections: Sequence[Connection], requests: Sequence[Request[T]], ahead: int
-) -> list[T]:
+def exchange(connections: list[Connection], requests: Sequence[Request[T]], ahead: int) -> list[T]:
     """Carry out requests on some connections; return their results, in order. The first requests
     are sent together, up to `ahead` per connection; then each reply lets one more follow."""
     share = min(ahead, -(-len(requests) // len(connections)))

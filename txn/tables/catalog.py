@@ -45,6 +45,7 @@ ROW_PASSED = b"\0\1"
 _TABLE_NAME = re.compile(r"(?:\w+:)?\w[\w.-]*")
 GARBAGE_KEYS = 5_000
 
+Families = Mapping[bytes, FamilySettings]
 StoredCells = Iterable[tuple[bytes, bytes, bytes]]
 """Family, column and state of cells; of masks, b"", the family and their state."""
 
@@ -66,7 +67,7 @@ class TableEntry:
     """
 
     number: int
-    families: Mapping[bytes, FamilySettings]
+    families: Families
     enabled: bool = True
     masked: bool = False
     splits: tuple[bytes, ...] = ()
@@ -303,9 +304,7 @@ def assign_family(settings: FamilySettings, database: bytes | None) -> FamilySet
     return replace(settings, configuration=others + owned)
 
 
-def alter(
-    writer: Writer, known: TableCatalog, name: bytes, families: Mapping[bytes, FamilySettings]
-) -> None:
+def alter(writer: Writer, known: TableCatalog, name: bytes, families: Families) -> None:
     """Give the table exactly these families, in the caller's transaction. The garbage of a dropped
     family goes before it comes back: old cells would reappear, and new ones be removed."""
     table = known.find(name)
@@ -419,7 +418,7 @@ def is_table_name(name: bytes) -> bool:
     return _TABLE_NAME.fullmatch(name.decode(errors="replace")) is not None
 
 
-def check_names(table: bytes, families: Mapping[bytes, FamilySettings]) -> None:
+def check_names(table: bytes, families: Families) -> None:
     if len(table) > model.MAX_TABLE or not is_table_name(table):
         raise Refused("illegal argument", "not a legal table name", table=table)
     if not families:

@@ -7,7 +7,7 @@ mutation is masked. The new version of an Add or Append is above the one it repl
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable
 from dataclasses import replace
 from functools import partial
 from typing import assert_never
@@ -18,7 +18,16 @@ from txn.tables import catalog, cells
 from txn.tables.catalog import FamilyLayout, TableCatalog
 from txn.tables.cells import CellVersion
 from txn.tables.kv.ordered import Reader, Writer
-from txn.tables.operations import MAX_TIMESTAMP, Add, Append, Operation, Put, Refused, Remove
+from txn.tables.operations import (
+    MAX_TIMESTAMP,
+    Add,
+    Append,
+    Operation,
+    Operations,
+    Put,
+    Refused,
+    Remove,
+)
 
 MAX_COLUMN = 131_072
 """HBase accepts any column that fits the limit of a cell; our keys are walked in pieces."""
@@ -42,7 +51,7 @@ def check_cells(row: bytes, operations: Iterable[Operation]) -> None:
 
 
 def prepare_changes(
-    writer: Writer, known: TableCatalog, table: bytes, operations: Sequence[Operation]
+    writer: Writer, known: TableCatalog, table: bytes, operations: Operations
 ) -> TableCatalog:
     """Return the catalog for the operations, or raise Refused. The first delete of a row or family
     marks the table as having masks."""
@@ -82,7 +91,7 @@ class RowChange:
         self._now = now_ms
 
     def carry_out(
-        self, operations: Sequence[Operation], put_ms: int | None = None
+        self, operations: Operations, put_ms: int | None = None
     ) -> tuple[CellVersion, ...]:
         """Carry out all operations; return what Adds and Appends put, in HBase's order. put_ms: the
         time of puts without one, if it is not the server's."""

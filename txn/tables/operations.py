@@ -5,6 +5,7 @@ Timestamps are milliseconds; None is the server's time. An empty column name is 
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any, Literal, NamedTuple
 
@@ -146,6 +147,7 @@ class Append(NamedTuple):
 
 
 Operation = Put | Remove | Add | Append
+Operations = Sequence[Operation]
 
 
 @dataclass(frozen=True, slots=True)

@@ -187,14 +187,12 @@ class FilteredScan:
 
     def _read_family(self, plan: ReadPlan, family: FamilyRead, row: bytes) -> list[CellVersion]:
         wanted = plan.store_slice
-        found = list(islice(self._filter_family(plan, family, row), wanted.start, wanted.stop))
+        found = list(islice(self._filter(plan, family, row), wanted.start, wanted.stop))
         if self.filter.filter_all_remaining() and family.has_row(plan.reader, row):
             self._closed.add(family.family)
         return found
 
-    def _filter_family(
-        self, plan: ReadPlan, family: FamilyRead, row: bytes
-    ) -> Iterator[CellVersion]:
+    def _filter(self, plan: ReadPlan, family: FamilyRead, row: bytes) -> Iterator[CellVersion]:
         hint = b""
         kept = family.layout.versions
         wanted = min(plan.selection.versions, kept)

@@ -16,8 +16,16 @@ from typing import Any, TypeVar, cast
 
 from txn.arguments import check_calls
 from txn.errors import MaybeApplied, NotApplied, StoreError
-from txn.model import Cell, Check, Edit, Family, Key
-from txn.stores.base import Answers, Feature, Store, StoreWrapper, check_then_read, divide_found
+from txn.model import Cell, Check, Edit, Key
+from txn.stores.base import (
+    Answers,
+    Families,
+    Feature,
+    Store,
+    StoreWrapper,
+    check_then_read,
+    divide_found,
+)
 
 Item = Key | Edit | Check | bytes
 T = TypeVar("T", Edit, Check)
@@ -192,9 +200,7 @@ class FaultyStore(StoreWrapper):
             _INSIDE.reset(outside)
         _report(fault)
 
-    def ensure_table(
-        self, table: bytes, families: Mapping[bytes, Family], splits: Sequence[bytes] = ()
-    ) -> None:
+    def ensure_table(self, table: bytes, families: Families, splits: Sequence[bytes] = ()) -> None:
         fault = self._fault("ensure_table", (table,))
         if fault.applied is None or fault.applied:
             self._inner.ensure_table(table, families, splits)

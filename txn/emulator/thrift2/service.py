@@ -127,19 +127,16 @@ class Data2:
         appends = [ops.Append(cell.family, cell.qualifier, cell.value, ttl_ms) for cell in cells]
         return self._compute(table, tappend, appends)
 
-    def _change(self, table: bytes, change: Any, operations: Sequence[ops.Operation]) -> ops.Result:
+    def _change(self, table: bytes, change: Any, operations: ops.Operations) -> ops.Result:
         durable = is_durable(change)
         return self._rows.mutate(table, [(change.row, operations)], durable=durable)[0]
 
-    def _compute(self, table: bytes, change: Any, operations: Sequence[ops.Operation]) -> Any:
+    def _compute(self, table: bytes, change: Any, operations: ops.Operations) -> Any:
         found = self._change(table, change, operations)
         return _pack_result(found if change.returnResults is not False else ops.Result(b""))
 
     def _change_all(
-        self,
-        table: bytes,
-        changes: Sequence[Any],
-        operations: Callable[[Any], Sequence[ops.Operation]],
+        self, table: bytes, changes: Sequence[Any], operations: Callable[[Any], ops.Operations]
     ) -> None:
         if changes:
             rows = [(change.row, operations(change)) for change in changes]
@@ -156,7 +153,7 @@ class Data2:
     def _check_and_mutate(
         self,
         change: Any,
-        operations: Sequence[ops.Operation],
+        operations: ops.Operations,
         *,
         table: bytes,
         row: bytes,

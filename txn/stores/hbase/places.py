@@ -16,6 +16,8 @@ T = TypeVar("T")
 RESERVED_END = b"(%b)$" % b"|".join(RESERVED)
 _TABLE = re.compile(r"(?:\w+:)?\w[\w.-]*")
 
+Cells = dict[Key, Cell]
+Versions = dict[Key, list[Cell]]
 KeysByRow = Mapping[bytes, Sequence[Key]]
 """The keys of some rows of one table, by row."""
 
@@ -74,9 +76,7 @@ def complete(keys: Collection[Key], parts: Sequence[Mapping[Key, Cell]]) -> dict
     return cells
 
 
-def complete_versions(
-    keys: Collection[Key], parts: Sequence[Mapping[Key, list[Cell]]]
-) -> dict[Key, list[Cell]]:
+def complete_versions(keys: Collection[Key], parts: Sequence[Versions]) -> Versions:
     found = {key: cells for part in parts for key, cells in part.items()}
     return {key: found.get(key, []) for key in keys}
 

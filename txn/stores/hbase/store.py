@@ -54,13 +54,13 @@ class Dialect(Protocol):
 
     def read(
         self, table: bytes, rows: places.KeysByRow, stamps: Collection[Key]
-    ) -> list[Request[dict[Key, Cell]]]:
+    ) -> list[Request[places.Cells]]:
         """Return requests for the newest versions, which together find all existing keys. Stamps
         have the lengths of their values, in four bytes, instead of these."""
 
     def read_versions(
         self, table: bytes, rows: places.KeysByRow, count: int
-    ) -> list[Request[dict[Key, list[Cell]]]]:
+    ) -> list[Request[places.Versions]]:
         """Return requests for up to `count` versions, which together find all existing keys."""
 
     def write(
@@ -131,7 +131,7 @@ class HBaseStore(HBaseTables):
             found += self._run(keys, part, repeat=True)
         return [], places.complete(keys, found)
 
-    def _read_versions(self, keys: Collection[Key], count: int) -> dict[Key, list[Cell]]:
+    def _read_versions(self, keys: Collection[Key], count: int) -> places.Versions:
         """Read with the requests of `read`; Thrift 1 needs one for each key."""
         wanted = _list_requests(self._dialect.read_versions, places.group_by_table(keys), count)
         return places.complete_versions(keys, self._run(keys, wanted, repeat=True))

@@ -19,7 +19,7 @@ from txn.errors import InvalidRequestError
 from txn.model import Cell, Check, Edit, Family, Key, Row, new_tuple
 from txn.stores.base import Families, Feature
 from txn.stores.gateway import Connection, Pool, Request, check_reply, parse_gateway, require_whole
-from txn.stores.hbase.places import KeysByRow, cut
+from txn.stores.hbase.places import Cells, KeysByRow, Versions, cut
 from txn.stores.hbase.schema import FOREVER_S, shell_command
 from txn.stores.hbase.store import BYTES_A_REQUEST, ROWS_A_REQUEST, HBaseStore, PageScan
 
@@ -34,9 +34,7 @@ NOW = (1 << 63) - 1  # means the server's time
 class Thrift1:
     features: frozenset[Feature] = frozenset()
 
-    def read(
-        self, table: bytes, rows: KeysByRow, stamps: Collection[Key]
-    ) -> list[Request[dict[Key, Cell]]]:
+    def read(self, table: bytes, rows: KeysByRow, stamps: Collection[Key]) -> list[Request[Cells]]:
         """Send one getRowsWithColumns for all rows with the same wanted columns. It takes no
         filter, so the gateway sends the values of stamps too."""
         groups: dict[tuple[bytes, ...], list[bytes]] = {}
@@ -49,9 +47,7 @@ class Thrift1:
             for part in cut(names, len, BYTES_A_REQUEST, ROWS_A_REQUEST)
         ]
 
-    def read_versions(
-        self, table: bytes, rows: KeysByRow, count: int
-    ) -> list[Request[dict[Key, list[Cell]]]]:
+    def read_versions(self, table: bytes, rows: KeysByRow, count: int) -> list[Request[Versions]]:
         return [
             ("getVer", (table, row, _column(key), count, {}), partial(_read_versions, key))
             for row, keys in rows.items()
@@ -140,24 +136,22 @@ def _column(key: Key) -> bytes:
 
 
 @check_reply
-def _read_rows(
-    table: bytes, stamps: Collection[Key], found: Sequence[TRowResult]
-) -> dict[Key, Cell]:
+def _read_rows(table: bytes, stamps: Collection[Key], found: list[TRowResult]) -> Cells:
     cells = {key: cell for result in found for key, cell in _cells(table, result).items()}
     lengths = {key: len(cells[key].value).to_bytes(4) for key in cells.keys() & stamps}
     return cells | {key: cells[key]._replace(value=length) for key, length in lengths.items()}
 
 
 @check_reply
-def _read_versions(key: Key, found: Sequence[TCell]) -> dict[Key, list[Cell]]:
+def _read_versions(key: Key, found: Sequence[TCell]) -> Versions:
     for cell in found:
         require_whole(cell.value, cell.timestamp)
     return {key: [Cell(cell.value, cell.timestamp) for cell in found]}
 
 
-def _cells(table: bytes, result: TRowResult) -> dict[Key, Cell]:
+def _cells(table: bytes, result: TRowResult) -> Cells:
     require_whole(result.row)
-    cells: dict[Key, Cell] = {}
+    cells: Cells = {}
     for name, cell in result.columns.items():
         require_whole(cell.value, cell.timestamp)
         family, _, column = name.partition(b":")

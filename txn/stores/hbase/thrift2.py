@@ -25,7 +25,14 @@ from txn.stores.gateway import (
     require_whole,
 )
 from txn.stores.hbase.idl import IDL
-from txn.stores.hbase.places import KeysByRow, cut, list_valued_columns, write_sieve
+from txn.stores.hbase.places import (
+    Cells,
+    KeysByRow,
+    Versions,
+    cut,
+    list_valued_columns,
+    write_sieve,
+)
 from txn.stores.hbase.schema import FOREVER_S, make_configuration, read_family
 from txn.stores.hbase.store import BYTES_A_REQUEST, ROWS_A_REQUEST, HBaseStore, PageScan
 
@@ -60,19 +67,15 @@ class Thrift2:
         {"multi_cell_check", "row_mutations", "describe", "remote_calls"}
     )
 
-    def read(
-        self, table: bytes, rows: KeysByRow, stamps: Collection[Key]
-    ) -> list[Request[dict[Key, Cell]]]:
-        def get(part: KeysByRow) -> Request[dict[Key, Cell]]:
+    def read(self, table: bytes, rows: KeysByRow, stamps: Collection[Key]) -> list[Request[Cells]]:
+        def get(part: KeysByRow) -> Request[Cells]:
             gets = [_get(row, keys, stamps) for row, keys in part.items()]
             return "getMultiple", (table, gets), partial(_read_cells, table, part)
 
         return [*map(get, _divide(rows))]
 
-    def read_versions(
-        self, table: bytes, rows: KeysByRow, count: int
-    ) -> list[Request[dict[Key, list[Cell]]]]:
-        def get(part: KeysByRow) -> Request[dict[Key, list[Cell]]]:
+    def read_versions(self, table: bytes, rows: KeysByRow, count: int) -> list[Request[Versions]]:
+        def get(part: KeysByRow) -> Request[Versions]:
             gets = [
                 TGetVersions(row, [TColumn(key[1], key[2]) for key in keys], count)
                 for row, keys in part.items()
@@ -215,7 +218,7 @@ def _divide(rows: KeysByRow) -> list[KeysByRow]:
 
 
 @check_reply
-def _read_cells(table: bytes, rows: KeysByRow, found: Sequence[Any]) -> dict[Key, Cell]:
+def _read_cells(table: bytes, rows: KeysByRow, found: Sequence[Any]) -> Cells:
     _require_all(rows, found)
     return {
         key: cell
@@ -232,9 +235,9 @@ def _list_cells(table: bytes, row: bytes, result: Any) -> Iterator[tuple[Key, Ce
 
 
 @check_reply
-def _read_versions(table: bytes, rows: KeysByRow, found: Sequence[Any]) -> dict[Key, list[Cell]]:
+def _read_versions(table: bytes, rows: KeysByRow, found: Sequence[Any]) -> Versions:
     _require_all(rows, found)
-    versions: dict[Key, list[Cell]] = {}
+    versions: Versions = {}
     for row, result in zip(rows, found, strict=True):
         for key, cell in _list_cells(table, row, result):
             versions.setdefault(key, []).append(cell)
