@@ -85,13 +85,8 @@ class Metrics:
         self._failures = counter("background_failures", about, "work")
         about = "Requests that went together as one batch"
         self._gathered = histogram("gathered_transactions", about, buckets=TRANSACTIONS)
-        self._queues = Gauge(
-            "hbase_txn_queue_length",
-            "Requests and transactions that wait",
-            ["queue"],
-            registry=registry,
-            multiprocess_mode="livesum",
-        )
+        name, about = "hbase_txn_queue_length", "Requests and transactions that wait"
+        self._queues = Gauge(name, about, ["queue"], registry=registry, multiprocess_mode="livesum")
         self._tables: set[bytes] = set()
         self._children = _Children()
         # Start series of rare events at 0, because Prometheus sees no increase in a series that

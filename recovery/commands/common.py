@@ -39,9 +39,7 @@ SHOWN_EVERY = 100  # rows: to show each would take longer than reading it
 
 StoreOption = Annotated[
     str,
-    typer.Option(
-        "--store", envvar="TXN_STORE", metavar="URI", help="The store, such as embedded:///data."
-    ),
+    typer.Option("--store", envvar="TXN_STORE", metavar="URI", help="Such as embedded:///data."),
 ]
 TransactionsOption = Annotated[
     str, typer.Option("--transactions", help="The transaction table.", metavar="TABLE")

@@ -58,20 +58,16 @@ def fsck(
         None, metavar="TABLE", help="Check this data table for leftovers, too; repeatable."
     ),
     grace: Duration = time_option(
-        "--grace",
-        "How long a transaction must have been silent, at least its lock TTL; 0s: find all.",
-        GRACE_MS,
+        "--grace", "How long a transaction was silent, at least its lock TTL; 0s: all.", GRACE_MS
     ),
     retention: Duration = time_option(
         "--retention",
-        "How long finished rows are kept; longer than any request can live.",
+        "How long finished rows stay; longer than any request can live.",
         RETENTION_MS,
     ),
     yes: bool = Option(False, "--yes", help="Confirm that no client is at work: see --retention."),
     clock_is_right: bool = Option(
-        False,
-        "--accept-clock",
-        help="Confirm that this machine's clock, which was set, is right (embedded stores).",
+        False, "--accept-clock", help="Confirm that this clock, which was set, is right (embedded)."
     ),
     transactions: common.TransactionsOption = common.DEFAULT_TRANSACTIONS,
     as_json: common.JsonOption = False,

@@ -251,11 +251,8 @@ def _purge_row(context: Context, part: str, unfinished: bool, yes: bool) -> tupl
     if unfinished or state not in UNFINISHED:
         is_recent = context.clock.wall_ms() - row.newest < LONGEST_REQUEST_MS
         stopped = f"{RECENT} {duration_text(LONGEST_REQUEST_MS)}. " if is_recent else ""
-        common.confirm(
-            f"{escape(row_key)} is at {status}. {stopped}Lost with it: {LOST[state]}",
-            "Delete it?",
-            yes,
-        )
+        statement = f"{escape(row_key)} is at {status}. {stopped}Lost with it: {LOST[state]}"
+        common.confirm(statement, "Delete it?", yes)
     document = {"transaction": escape(row_key), "state": state.value, "lost": LOST[state]}
     return document, purge_row(context, seen, unfinished=unfinished)
 

@@ -33,10 +33,7 @@ def sql(
     leases: lease_commands.MaybeLeasesOption = None,
     database: lock_commands.DatabaseOption = "default",
     setting: list[str] | None = Option(
-        None,
-        "--set",
-        metavar="NAME=VALUE",
-        help="A setting of Hive, such as hive.lock.numretries=3; repeatable.",
+        None, "--set", metavar="NAME=VALUE", help="As in Hive: hive.lock.numretries=3; repeatable."
     ),
     partitioned: lock_commands.PartitionedOption = None,
     wait: lock_commands.WaitOption = None,

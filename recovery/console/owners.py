@@ -88,10 +88,8 @@ class Owners:
         now_ms, as_of = self._context.clock.wall_ms(), unfinished.as_of
         heads = {head.row_key: head for head in unfinished.heads}
         self._ttls = {row_key: ttl for row_key, ttl in self._ttls.items() if row_key in heads}
-        old = sorted(
-            (head for head in heads.values() if head.since <= now_ms - QUICK_MS),
-            key=lambda head: head.since,
-        )
+        old = [head for head in heads.values() if head.since <= now_ms - QUICK_MS]
+        old.sort(key=lambda head: head.since)
         self._read_requests(heads, old, as_of)
         left = {head.row_key for head in old if self._is_left(heads, head, as_of)}
         alone = (head for head in old if parent_of(head.row_key) not in heads)
@@ -101,12 +99,8 @@ class Owners:
             begun = Kind.DECIDED if status.is_decided else Kind.ABORTING
             kinds[Kind.UNDECIDED if status.is_undecided else begun] += 1
         is_exact = unfinished.has_all and all(self._ttls.get(head.row_key) for head in counted)
-        self.left = LeftTransactions(
-            kinds,
-            as_of,
-            min((head.find_alive_ms(as_of, GRACE_MS) for head in counted), default=as_of),
-            not is_exact,
-        )
+        since_ms = min((head.find_alive_ms(as_of, GRACE_MS) for head in counted), default=as_of)
+        self.left = LeftTransactions(kinds, as_of, since_ms, not is_exact)
         keys = self._keys.items()
         self._keys = {row: some for row, some in keys if row in heads and row not in left}
         waiters = self._find_waiters()

@@ -122,9 +122,8 @@ def check_sizes(row: bytes, puts: Iterable[Put]) -> None:
     """Refuse puts that HBase's client does not send; the server's limit is about the same."""
     for family, column, value, *_ in puts:
         if (size := key_value_bytes(row, family, column, value)) > MAX_CELL:
-            raise Refused(
-                "illegal argument", "the cell is too large", cell_bytes=size, limit=MAX_CELL
-            )
+            facts = {"cell_bytes": size, "limit": MAX_CELL}
+            raise Refused("illegal argument", "the cell is too large", **facts)
 
 
 def require(struct: Any, *names: str) -> None:

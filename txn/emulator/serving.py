@@ -82,21 +82,18 @@ class Hosted:
 
     def __post_init__(self) -> None:
         if not self.ports or not set(self.ports) <= set(NAMES):
-            raise InvalidRequestError(
-                "give a port for one of the services: --thrift1, --thrift2 or --transactional",
-                given=[*self.ports],
-            )
+            words = "give a port for one of the services: --thrift1, --thrift2 or --transactional"
+            raise InvalidRequestError(words, given=[*self.ports])
         if self.metrics is not None and "transactional" not in self.ports:
             raise InvalidRequestError("metrics are of transactions: give --transactional as well")
         if self.scheme == "txn":
             raise InvalidRequestError("this store is a server's already: connect to it")
         if not self.is_on_this_machine and set(self.ports) != {"transactional"}:
-            raise InvalidRequestError(
+            words = (
                 "HBase's services can be served from a store on this machine only: from this one "
-                "serve --transactional alone, as HBase has gateways of its own",
-                scheme=self.scheme,
-                known=ON_THIS_MACHINE,
+                "serve --transactional alone, as HBase has gateways of its own"
             )
+            raise InvalidRequestError(words, scheme=self.scheme, known=ON_THIS_MACHINE)
 
     @property
     def scheme(self) -> str:

@@ -77,10 +77,8 @@ class Gateway:
 
 def parse_gateway(parts: SplitResult, usual_port: int = DEFAULT_PORT) -> Gateway:
     if parts.path not in {"", "/"} or not parts.netloc or "@" in parts.netloc:
-        raise InvalidRequestError(
-            f"write {parts.scheme}://host:port, and options after a ?",
-            uri=hide_login(parts.geturl()),
-        )
+        message = f"write {parts.scheme}://host:port, and options after a ?"
+        raise InvalidRequestError(message, uri=hide_login(parts.geturl()))
     host, port = parse_address(parts.netloc, usual_port)
     options = read_options(parts, _OPTIONS)
     if "ca" in options:

@@ -169,12 +169,8 @@ class Admin(catalog.CatalogUser):
     def _make_entry(
         self, known: TableCatalog, families: Families, splits: Sequence[bytes]
     ) -> TableEntry:
-        return TableEntry(
-            catalog.next_number(known),
-            families,
-            splits=tuple(sorted(splits)),
-            created_ms=self._clock.wall_ms(),
-        )
+        number, now_ms = catalog.next_number(known), self._clock.wall_ms()
+        return TableEntry(number, families, splits=tuple(sorted(splits)), created_ms=now_ms)
 
     def _switch(self, name: bytes, enabled: bool) -> None:
         name = plain_table(name)
@@ -239,9 +235,8 @@ def _read_namespaces(reader: Reader) -> dict[bytes, dict[str, str]]:
         try:
             found[key[len(_NAMESPACE) :]] = dict(parse_stored(stored))
         except (ValueError, TypeError) as error:
-            raise CorruptRowError(
-                "the catalog does not decode", key=key, stored=stored[:200]
-            ) from error
+            message = "the catalog does not decode"
+            raise CorruptRowError(message, key=key, stored=stored[:200]) from error
     return found
 
 

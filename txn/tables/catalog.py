@@ -108,13 +108,8 @@ class FamilyLayout(NamedTuple):
 
     def read_versions(self, state: bytes, now_ms: int, limit: int) -> list[model.Cell]:
         """Return up to `limit` visible versions, newest first, of a cell's stored state."""
-        return cells.versions(
-            state,
-            self.find_expiry(now_ms),
-            now_ms,
-            limit=min(limit, self.versions),
-            at_least=self.min_versions,
-        )
+        oldest_ms, limit = self.find_expiry(now_ms), min(limit, self.versions)
+        return cells.versions(state, oldest_ms, now_ms, limit=limit, at_least=self.min_versions)
 
 
 @dataclass(frozen=True, slots=True)
@@ -270,13 +265,8 @@ def find_missing(
         model.refuse_other_database(name, found.values(), given.database)
         known_one = found.get(family, given)
         if replace(known_one, database=given.database) != given:
-            raise InvalidRequestError(
-                "the family exists with other settings",
-                table=name,
-                family=family,
-                existing=known_one,
-                given=given,
-            )
+            facts = {"table": name, "family": family, "existing": known_one, "given": given}
+            raise InvalidRequestError("the family exists with other settings", **facts)
         settings = existing.get(family) or FamilySettings(
             versions=given.versions, ttl_ms=given.ttl_ms, configuration=KEEPS_MARKERS
         )
@@ -358,9 +348,8 @@ def cell_key(layout: FamilyLayout, row: bytes, column: bytes) -> bytes:
 
 def check_row(row: bytes) -> None:
     if not 0 < len(row) <= model.MAX_ROW:
-        raise Refused(
-            "illegal argument", "a row is 1 to 32767 bytes", bytes=len(row), starts=row[:40]
-        )
+        message = "a row is 1 to 32767 bytes"
+        raise Refused("illegal argument", message, bytes=len(row), starts=row[:40])
 
 
 def walk_rows(reader: Reader, low: bytes, high: bytes, *, reverse: bool) -> Iterator[bytes]:
@@ -430,11 +419,8 @@ def check_names(table: bytes, families: Families) -> None:
             raise Refused("illegal argument", "not a legal family name", table=table, family=family)
         check_settings(family, settings)
         if settings.keep_deleted_cells.upper() != "FALSE" or settings.new_version_behavior:
-            raise Refused(
-                "do not retry",
-                "only KEEP_DELETED_CELLS=FALSE without NEW_VERSION_BEHAVIOR is supported here",
-                family=family,
-            )
+            words = "only KEEP_DELETED_CELLS=FALSE without NEW_VERSION_BEHAVIOR is supported here"
+            raise Refused("do not retry", words, family=family)
 
 
 def check_settings(family: bytes, settings: FamilySettings) -> None:

@@ -61,9 +61,8 @@ def prepare_changes(
         if family is not None:
             known.layout(table, family)
         if isinstance(column, bytes) and len(column) > MAX_COLUMN:
-            raise Refused(
-                "illegal argument", "the column is too long", bytes=len(column), limit=MAX_COLUMN
-            )
+            facts = {"bytes": len(column), "limit": MAX_COLUMN}
+            raise Refused("illegal argument", "the column is too long", **facts)
         timestamp = operation.timestamp if isinstance(operation, Remove) else None
         if timestamp is not None and not 0 <= timestamp <= MAX_TIMESTAMP:
             raise Refused("illegal argument", "timestamps are not negative", timestamp=timestamp)

@@ -185,9 +185,8 @@ class Data2:
         operator = OPERATORS.get(compareOperator)
         if operator is None:
             text = "Required field 'compareOp' was not present! Struct: checkAndMutate"
-            raise TApplicationException(
-                TApplicationException.PROTOCOL_ERROR, f"{text} {compareOperator}"
-            )
+            kind = TApplicationException.PROTOCOL_ERROR
+            raise TApplicationException(kind, f"{text} {compareOperator}")
         if value is None:
             raise gateway.InternalError("a comparison needs a value")
         operations, durable = _operations_of(rowMutations)

@@ -253,9 +253,8 @@ def _settings(column: Any) -> FamilySettings:
             try:
                 changes[name] = _SETTINGS[name].read(shown.decode())
             except ValueError as error:
-                raise Refused(
-                    "illegal argument", "not a setting", name=text, value=shown
-                ) from error
+                facts = {"name": text, "value": shown}
+                raise Refused("illegal argument", "not a setting", **facts) from error
         else:
             others.append((text.decode(LATIN), shown.decode(LATIN)))
     for name, setting in _SETTINGS.items():

@@ -38,22 +38,16 @@ def make_table(
     for name, family in families.items():
         refuse_family(table, name, family)
         if family.ttl_ms is not None and family.ttl_ms % 1000:
-            raise InvalidRequestError(
-                "a TTL is whole seconds in HBase", family=name, ttl_ms=family.ttl_ms
-            )
+            message = "a TTL is whole seconds in HBase"
+            raise InvalidRequestError(message, family=name, ttl_ms=family.ttl_ms)
     for _ in range(len(families) + CHANGE_TRIES):
         known = schema.describe(table)
         for name, family in families.items():
             refuse_other_database(table, (known or {}).values(), family.database)
             found = (known or {}).get(name, family)
             if (found.versions, found.ttl_ms) != (family.versions, family.ttl_ms):
-                raise InvalidRequestError(
-                    "the family exists with other settings",
-                    table=table,
-                    family=name,
-                    existing=found,
-                    given=family,
-                )
+                facts = {"table": table, "family": name, "existing": found, "given": family}
+                raise InvalidRequestError("the family exists with other settings", **facts)
             refuse_family(table, name, found)
         missing = [name for name in families if name not in (known or {})]
         if known is not None and not missing:
@@ -71,9 +65,8 @@ def refuse_change(table: bytes, error: Exception) -> bool:
     """Return False if another client's change caused a refusal; else raise InvalidRequestError."""
     if any(word in str(error) for word in ("xists", "oncurrent")):
         return False
-    raise InvalidRequestError(
-        "cannot make the table", table=table, cause=first_line(error)
-    ) from error
+    cause = first_line(error)
+    raise InvalidRequestError("cannot make the table", table=table, cause=cause) from error
 
 
 def refuse_family(table: bytes, name: bytes, family: Family) -> None:

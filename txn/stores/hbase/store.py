@@ -20,6 +20,7 @@ from txn.stores.base import Families, Feature, TableSize, follow_checks
 from txn.stores.gateway import AHEAD_BYTES, Connection, GatewayError, Pool, Request
 from txn.stores.hbase import places
 from txn.stores.hbase.base import ANSWER_BYTES, ASKED_WITHIN_MS, HBaseTables, ScanRange
+from txn.stores.hbase.places import Cells, KeysByRow, Versions
 from txn.stores.hbase.schema import make_table, refuse_change
 
 T = TypeVar("T")
@@ -52,15 +53,11 @@ class Dialect(Protocol):
 
     features: frozenset[Feature]
 
-    def read(
-        self, table: bytes, rows: places.KeysByRow, stamps: Collection[Key]
-    ) -> list[Request[places.Cells]]:
+    def read(self, table: bytes, rows: KeysByRow, stamps: Collection[Key]) -> list[Request[Cells]]:
         """Return requests for the newest versions, which together find all existing keys. Stamps
         have the lengths of their values, in four bytes, instead of these."""
 
-    def read_versions(
-        self, table: bytes, rows: places.KeysByRow, count: int
-    ) -> list[Request[places.Versions]]:
+    def read_versions(self, table: bytes, rows: KeysByRow, count: int) -> list[Request[Versions]]:
         """Return requests for up to `count` versions, which together find all existing keys."""
 
     def write(
@@ -131,7 +128,7 @@ class HBaseStore(HBaseTables):
             found += self._run(keys, part, repeat=True)
         return [], places.complete(keys, found)
 
-    def _read_versions(self, keys: Collection[Key], count: int) -> places.Versions:
+    def _read_versions(self, keys: Collection[Key], count: int) -> Versions:
         """Read with the requests of `read`; Thrift 1 needs one for each key."""
         wanted = _list_requests(self._dialect.read_versions, places.group_by_table(keys), count)
         return places.complete_versions(keys, self._run(keys, wanted, repeat=True))
@@ -265,11 +262,9 @@ class HBaseStore(HBaseTables):
             if line == table.decode(errors="replace") or "TableNotFound" in line:
                 return None
             if "nvalid method name" in str(error):
-                raise InvalidRequestError(
-                    "the gateway is of the other kind, Thrift 1 or 2, or too old",
-                    gateway=str(self._pool.gateway),
-                    cause=line,
-                ) from error
+                words = "the gateway is of the other kind, Thrift 1 or 2, or too old"
+                facts = {"gateway": str(self._pool.gateway), "cause": line}
+                raise InvalidRequestError(words, **facts) from error
             raise self._make_unexplained(error, table) from error
 
     def ensure_table(self, table: bytes, families: Families, splits: Sequence[bytes] = ()) -> None:
@@ -337,11 +332,8 @@ class HBaseStore(HBaseTables):
     def _make_unexplained(self, error: GatewayError, table: bytes | None) -> MaybeApplied:
         if places.is_final(error, getattr(error.__cause__, "canRetry", None)):
             return places.make_refusal(table or b"", error)
-        return MaybeApplied(
-            "the gateway answered with an error",
-            gateway=str(self._pool.gateway),
-            cause=places.first_line(error),
-        )
+        message, cause = "the gateway answered with an error", places.first_line(error)
+        return MaybeApplied(message, gateway=str(self._pool.gateway), cause=cause)
 
     def _require_row_mutations(self, key: Key | None) -> None:
         if "row_mutations" not in self.features:

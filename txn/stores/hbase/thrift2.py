@@ -24,15 +24,9 @@ from txn.stores.gateway import (
     parse_gateway,
     require_whole,
 )
+from txn.stores.hbase import places
 from txn.stores.hbase.idl import IDL
-from txn.stores.hbase.places import (
-    Cells,
-    KeysByRow,
-    Versions,
-    cut,
-    list_valued_columns,
-    write_sieve,
-)
+from txn.stores.hbase.places import Cells, KeysByRow, Versions
 from txn.stores.hbase.schema import FOREVER_S, make_configuration, read_family
 from txn.stores.hbase.store import BYTES_A_REQUEST, ROWS_A_REQUEST, HBaseStore, PageScan
 
@@ -202,9 +196,11 @@ def _mutate(row: bytes, cells: Sequence[Any], marks: Sequence[Any], durability: 
 
 
 def _get(row: bytes, keys: Sequence[Key], stamps: Collection[Key]) -> Any:
-    valued = list_valued_columns(keys, stamps) if stamps else None
+    valued = places.list_valued_columns(keys, stamps) if stamps else None
     columns = [TColumn(key[1], key[2]) for key in keys]
-    return TGet(row, columns) if valued is None else TGetStamps(row, columns, write_sieve(valued))
+    if valued is None:
+        return TGet(row, columns)
+    return TGetStamps(row, columns, places.write_sieve(valued))
 
 
 def _divide(rows: KeysByRow) -> list[KeysByRow]:
@@ -254,12 +250,11 @@ def _parts(items: list[Any], size: int) -> Iterable[list[Any]]:
     """Cut what is too large for one request; size: of all its values."""
     if len(items) <= ROWS_A_REQUEST and size <= BYTES_A_REQUEST:
         return [items]
-    return cut(
-        items,
-        lambda item: sum(len(c.value) for c in getattr(item, "columnValues", ())),
-        BYTES_A_REQUEST,
-        ROWS_A_REQUEST,
-    )
+
+    def measure(item: Any) -> int:
+        return sum(len(cell.value) for cell in getattr(item, "columnValues", ()))
+
+    return places.cut(items, measure, BYTES_A_REQUEST, ROWS_A_REQUEST)
 
 
 def _table_name(table: bytes) -> Any:

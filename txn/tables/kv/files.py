@@ -79,9 +79,8 @@ def prepare_directory(path: str, create: bool) -> str:
     except (FileExistsError, NotADirectoryError) as error:
         raise NotApplied("the store's path is not a directory", path=path) from error
     except OSError as error:
-        raise NotApplied(
-            "cannot use the store's directory", path=path, reason=error.strerror
-        ) from error
+        message = "cannot use the store's directory"
+        raise NotApplied(message, path=path, reason=error.strerror) from error
     if text is not None:
         _check_format(path, text)
     return path
@@ -138,12 +137,8 @@ def _check_format(path: str, text: str) -> None:
     if found is None:
         raise NotApplied("the directory is not a store of ours", path=path, format=text)
     if int(found[1]) > FORMAT:
-        raise NotApplied(
-            "the store is of a newer format: use a newer hbase-txn",
-            path=path,
-            format=int(found[1]),
-            known=FORMAT,
-        )
+        message = "the store is of a newer format: use a newer hbase-txn"
+        raise NotApplied(message, path=path, format=int(found[1]), known=FORMAT)
 
 
 def _begin(path: str) -> None:
