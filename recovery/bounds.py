@@ -17,8 +17,7 @@ from txn.model import Row, cell_bytes
 T = TypeVar("T")
 FRESH_S = 1.0
 
-MOST_AT_ONCE = 8
-"""The most rows or values in one call, since each may have ten megabytes."""
+MOST_AT_ONCE = 8  # the most rows or values in one call, since each may have ten megabytes
 
 
 class Stop(Enum):

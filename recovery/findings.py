@@ -237,11 +237,8 @@ class LeftAlone(_Result):
 
 
 RESULTS = (Repaired, NothingToDo, LeftAlone)
-Result = Repaired | NothingToDo | LeftAlone
-"""The result of a repair. why: what was done, or why nothing was."""
-
-FindingResult = tuple[Finding, Result | None]
-"""A finding and the result of its repair; None: no repair was wanted."""
+Result = Repaired | NothingToDo | LeftAlone  # why: what was done, or why nothing was
+FindingResult = tuple[Finding, Result | None]  # None: no repair was wanted
 
 
 @dataclass(slots=True)
@@ -312,9 +309,6 @@ class Tally:
     def _count(self, wanted: type[Result] | None) -> int:
         counts = dict(self.counts).items()
         return sum(count for (_, result), count in counts if result is wanted)
-
-
-# ---------------------------------------------------------------------------- in `--json`
 
 
 def finding_document(finding: Finding) -> Document:

@@ -45,9 +45,7 @@ T = TypeVar("T")
 Cells = Mapping[Key, Cell | None]
 
 VERSIONS = 10  # of a key, among which to find the replaced one
-COUNTS = (2, 4, VERSIONS)
-"""How many versions of a key are read in each attempt to find one; each may be large."""
-
+COUNTS = (2, 4, VERSIONS)  # versions read in each attempt to find an old one; each may be large
 LIMITS = ReadLimits(rows=1_000, bytes_=64_000_000, ms=30_000)
 """The limits of reading a transaction's keys: there may be 100,000, with values of any size."""
 

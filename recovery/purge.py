@@ -27,9 +27,7 @@ from txn.protocol.row import FREE, RowState, last_timestamp, marker_key, parent_
 from txn.protocol.statuses import Status
 from txn.text import escape
 
-ENDS = (b"status", Status.COMPLETE.at, Status.ABORTED.at)
-"""The cells that show that a transaction is over."""
-
+ENDS = (b"status", Status.COMPLETE.at, Status.ABORTED.at)  # show that it is over
 LOST = {
     RowState.FINISHED: "its outcome becomes unknown",
     RowState.DEBRIS: "nothing: they are cells of a row that was deleted before",
@@ -99,9 +97,6 @@ def delete_cells(context: Context, rows: Iterable[Row]) -> None:
 def _list_deletes(context: Context, rows: Iterable[Row]) -> list[Edit]:
     cells = [item for row in rows for item in row.cells.items()]
     return [Edit(key, None, last_timestamp(context.rules, key, cell)) for key, cell in cells]
-
-
-# ------------------------------------------------------------------------------------- markers
 
 
 @check_calls

@@ -41,21 +41,16 @@ from txn.spans import Span
 MAX_TIMESTAMP = (1 << 63) - 1
 MARKERS = (b"once.", b"once/")
 BATCH = 200
-AHEAD_MS = 3_600_000
-"""How far a client's clock may be ahead before its rows are read one by one."""
+AHEAD_MS = 3_600_000  # how far a client's clock may be ahead before its rows are read one by one
 STATUS = b"status"
 NOTHING = Cell(b"", 0)
 BY_VALUE = {status.encoded: status for status in Status}
 
-OnRow = Callable[[bytes], None]
-"""Gets the table of each row that is read, for a progress bar."""
-
+OnRow = Callable[[bytes], None]  # gets the table of each row that is read, for a progress bar
 OnProgress = Callable[[bytes, bytes], None]
 """Gets the table and row that a scan has reached, now and then; its exception ends the scan."""
 
-STEP_MS = 500
-"""Twice the intended time (ms) of one store scan that may yield nothing."""
-
+STEP_MS = 500  # twice the intended time (ms) of one store scan that may yield nothing
 MOST_COVERED_MS = 6 * 3_600_000
 
 

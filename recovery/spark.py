@@ -83,8 +83,7 @@ class Share(NamedTuple):
     counted: Sequence[bytes] = ()
 
 
-Reported = FindingResult | Tally
-"""A finding of a task or, at its end, the rows and young items that it counted."""
+Reported = FindingResult | Tally  # a finding of a task or, at its end, what it has counted
 
 
 def fsck(
@@ -236,8 +235,7 @@ class FindingsReader(DataSourceReader):
 # ---------------------------------------------------------------------------------- in a task
 
 
-_OPENED = ExitStack()
-"""The open resources of this process, for all its tasks."""
+_OPENED = ExitStack()  # the open resources of this process, for all its tasks
 
 
 @cache

@@ -36,9 +36,7 @@ SECONDS = (
 )
 TRANSACTIONS = (1, 2, 4, 8, 16, 32, 64, 128, 256)
 MOST_TABLES = 100
-OTHER = "other"
-"""The label of all tables after the first ones, because a metric's labels must be bounded."""
-
+OTHER = "other"  # all tables after the first ones, as a metric's labels must be bounded
 SHARED_FOLDER = "PROMETHEUS_MULTIPROC_DIR"
 """Names a folder in which several processes count. Set it before this module is imported."""
 

@@ -34,9 +34,7 @@ if TYPE_CHECKING:
     from opentelemetry.context import Context
     from opentelemetry.trace import Span, Tracer
 
-Headers = Mapping[str, str]
-"""W3C's `traceparent`, and `tracestate` if there is one."""
-
+Headers = Mapping[str, str]  # W3C's `traceparent`, and `tracestate` if there is one
 W3C = ("traceparent", "tracestate")
 NAME = "txn.commit"
 API = "opentelemetry.trace"

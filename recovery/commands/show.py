@@ -200,9 +200,6 @@ def explanation_document(found: Explanation) -> Document:
     }
 
 
-# -------------------------------------------------------------------------------------- purge
-
-
 def purge(
     *,
     transaction: str | None = Argument(

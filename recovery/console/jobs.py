@@ -27,9 +27,7 @@ from txn.protocol.protocols import require_features
 LOG = logging.getLogger("txn.console")
 MOST_REMEMBERED = 50
 MOST_KEPT = 1_000
-MOST_KEPT_BYTES = 16_000_000
-"""The limit of all kept findings: they include values of any size."""
-
+MOST_KEPT_BYTES = 16_000_000  # the limit of all kept findings: they include values of any size
 NOT_KEPT = "the results of this check are no longer kept: check again"
 
 

@@ -28,8 +28,7 @@ from txn.stores.base import TableSize, measure_tables
 
 ROWS = 50
 MOST_TABLES = 100
-MOST_VALUES = 1_000
-"""The most values on a page; one row may have 100,000."""
+MOST_VALUES = 1_000  # the most values on a page; one row may have 100,000
 
 
 @dataclass(frozen=True, slots=True)

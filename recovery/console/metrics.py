@@ -27,8 +27,7 @@ CONFLICTS, HELPED = "hbase_txn_conflicts_total", "hbase_txn_helped_total"
 PHASES = "hbase_txn_phase_seconds_bucket"
 LABELS = {CONFLICTS: ("table",), HELPED: ("action",), PHASES: ("phase", "le")}
 
-Counts = Mapping[tuple[str, ...], float]
-"""Counts by the name of the metric and its dividing labels."""
+Counts = Mapping[tuple[str, ...], float]  # counts by the name of the metric and its dividing labels
 
 
 class Answer(NamedTuple):

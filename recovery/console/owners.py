@@ -24,14 +24,11 @@ from txn.protocol.row import is_row_key, parent_of, status_key
 from txn.protocol.statuses import Status
 from txn.protocol.transaction import Transaction
 
-QUICK_MS = 1_000
-"""The requests of transactions that began their status later than this ago are not read."""
+QUICK_MS = 1_000  # requests of transactions that are younger in their status are not read
 LIMITS = ReadLimits(rows=200, bytes_=4_000_000, ms=300)
 MOST_WAITERS = 100
-KEYS_OF_WAITER = 20
-"""How many transactions that may wait are known at once, and how many keys of each are read."""
-LOCKING = (Status.WRITTEN, Status.PART)
-"""The statuses of a transaction that takes its locks."""
+KEYS_OF_WAITER = 20  # read of each of the MOST_WAITERS that are known at once
+LOCKING = (Status.WRITTEN, Status.PART)  # the statuses of a transaction that takes its locks
 
 
 @dataclass(frozen=True, slots=True)

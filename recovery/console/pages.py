@@ -49,9 +49,7 @@ Facts = dict[str, Any]
 Form = QueryParams
 
 SHOWN = 10
-BESIDE = (Status.PART, Status.ABORTING, Status.ABORTED)
-"""Statuses that are not on the way of a transaction to its commit."""
-
+BESIDE = (Status.PART, Status.ABORTING, Status.ABORTED)  # not on the way to a commit
 FIELDS = {
     "id": "ID",
     "key": "Key",
@@ -82,11 +80,8 @@ STATUSES = {
     **{str(each): frozenset({each}) for each in Status},
     "none": frozenset({None}),
 }
-SEARCH_AGAIN_MS = 100
-"""The time (ms) from an update of a running search to the next."""
-
-SHORT_S = 2.0
-"""How long (s) a page waits for the repair of one transaction."""
+SEARCH_AGAIN_MS = 100  # the time (ms) from an update of a running search to the next
+SHORT_S = 2.0  # how long (s) a page waits for the repair of one transaction
 
 
 def find_console(request: Request) -> Console:

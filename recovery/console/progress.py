@@ -17,8 +17,7 @@ from txn.protocol.ranges import stored_rows
 from txn.spans import Span
 
 PARTS = 100
-DIGITS = 8
-"""How many bytes of two keys are compared, after their common prefix."""
+DIGITS = 8  # how many bytes of two keys are compared, after their common prefix
 
 
 class CheckProgress:

@@ -37,9 +37,7 @@ PAGES = (
 
 ID_LETTERS = 12
 MOST_TABLES = 100
-MOST_LETTERS = 32
-"""A longer key is shown with an ellipsis."""
-
+MOST_LETTERS = 32  # a longer key is shown with an ellipsis
 TIMES = ("since", "heartbeat", "newest", "timestamp", "version", "below", "until")
 
 _TAG = re.compile(r"<(tr|td|th)\b")  # text is escaped, so it has no tags

@@ -89,21 +89,16 @@ PARTS: Mapping[str, Show] = {
 }
 """Parts of pages that stay up to date: the page's own HTML, sent again when it changes."""
 
-EVERY_MS = 2_000
-"""The time (ms) from an update of a part to the next, unless the fact `again_ms` says otherwise."""
-
+EVERY_MS = 2_000  # from an update of a part to the next, unless the fact `again_ms` says otherwise
 FILES = {each.name: each.read_bytes() for each in (files("recovery.console") / "static").iterdir()}
 
 LINE_BREAK = re.compile(r"\r\n|\r|\n")
 LONGEST_FORM = 65_536
-FORM_S = 10.0
-"""The time (s) in which a form must arrive."""
-
+FORM_S = 10.0  # the time (s) in which a form must arrive
 ENDS_FOR = (signal.SIGINT, signal.SIGTERM)
 GRACE_S = 5
 MOST_AT_ONCE = 100
-REQUEST_S = 10.0
-"""How long (s) a connection may take for the whole head of its next request."""
+REQUEST_S = 10.0  # how long (s) a connection may take for the whole head of its next request
 
 
 def make_app(console: Console) -> AccessGate:

@@ -36,9 +36,7 @@ HOST = "localhost"
 PORT = 16020
 DEFAULT_NAMESPACE = b"default"
 FOREVER_S = 2_147_483_647
-WAIT_LIMIT_MS = 20
-"""Cells that lie further in the future are not waited for."""
-
+WAIT_LIMIT_MS = 20  # cells that lie further in the future are not waited for
 HBASE = "org.apache.hadoop.hbase"
 _CLASSES: dict[Reason, str] = {
     "table not found": f"{HBASE}.TableNotFoundException",
@@ -59,16 +57,11 @@ _ZEROS: dict[int, int] = {TType.BOOL: 0, TType.I32: 0, TType.I64: 0}  # as in Ja
 _VARIANT = re.compile("(Ver|WithColumns|WithStop|WithSplit)?(Ts)?$")
 """The endings of methods that differ only in their arguments."""
 
-# ---------------------------------------------------------------------------------- names
-
 
 def check_table(name: bytes | None) -> bytes:
     if not name or not is_table_name(name):
         raise Refused("illegal argument", "not a legal table name", table=name)
     return name
-
-
-# ------------------------------------------------------------------------------ arguments
 
 
 def check_time(timestamp: int) -> int | None:
@@ -133,9 +126,6 @@ def require(struct: Any, *names: str) -> None:
             raise InternalError("a field is missing", field=name)
 
 
-# -------------------------------------------------------------------------------- changes
-
-
 class PacedRows(Rows):
     """Rows whose changes return only after the server's clock has passed the written timestamps.
 
@@ -174,9 +164,6 @@ class PacedRows(Rows):
                 self._clock.sleep_ms(1)
                 if self._clock.wall_ms() >= timestamp:
                     return
-
-
-# --------------------------------------------------------------------------------- errors
 
 
 class InternalError(InvalidRequestError):
@@ -227,9 +214,6 @@ def make_internal(method: str, error: Exception) -> TApplicationException:
     return TApplicationException(
         TApplicationException.INTERNAL_ERROR, f"Internal error processing {method}: {error}"
     )
-
-
-# ------------------------------------------------------------------------------- services
 
 
 def join_services(

@@ -76,8 +76,6 @@ class Gateway1:
         self._local = LocalStore(store, clock)
         self._clock = clock
 
-    # ------------------------------------------------------------------------- reading
-
     def get(
         self,
         tableName: bytes,
@@ -105,8 +103,6 @@ class Gateway1:
             return []
         with gateway.refuse_as_many(len(rows)):
             return _row_results(self._rows.get(tableName, rows, _select(columns, timestamp)))
-
-    # ------------------------------------------------------------------------ changing
 
     def mutateRow(
         self,
@@ -187,8 +183,6 @@ class Gateway1:
             tableName, row, condition, [put], durable=mput.writeToWAL
         )
 
-    # ------------------------------------------------------------------------- counting
-
     def atomicIncrement(self, tableName: bytes, row: bytes, column: bytes, value: int) -> int:
         family, qualifier = _split_column(column)
         add = ops.Add(family, qualifier or b"", value)
@@ -220,8 +214,6 @@ class Gateway1:
             raise gateway.InternalError("an append needs a family")
         [result] = self._rows.mutate(append.table, [(append.row, appends)])
         return [IDL.TCell(value, timestamp) for _, _, timestamp, value in result.versions]
-
-    # ------------------------------------------------------------------------- scanners
 
     def scannerOpenWithScan(self, tableName: bytes, scan: Any, **_: Attributes) -> int:
         return self._scanners.open(scan_of(tableName, scan))
@@ -259,8 +251,6 @@ class Gateway1:
     def scannerClose(self, id: int) -> None:
         if not self._scanners.close(id):
             raise IDL.IllegalArgument(message="scanner ID is invalid")
-
-    # ------------------------------------------------------------------------- tables
 
     def enableTable(self, tableName: bytes) -> None:
         self._admin.enable(gateway.check_table(tableName))
@@ -348,9 +338,6 @@ class Gateway1:
 
     def getThriftServerType(self) -> int:
         return int(IDL.TThriftServerType.ONE)
-
-
-# ------------------------------------------------------- between the interface and tables
 
 
 def _split_column(name: bytes | None) -> tuple[bytes, bytes | None]:

@@ -27,8 +27,7 @@ V = TypeVar("V")
 
 _REMOVED: Any = object()
 
-Hold = Lock
-"""A lock that only its owner acquires."""
+Hold = Lock  # a lock that only its owner acquires
 
 
 def refuse_own_thread(path: str | None = None) -> InvalidRequestError:

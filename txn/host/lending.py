@@ -19,9 +19,7 @@ from typing import Generic, TypeVar
 
 from txn.host.holds import Holds
 
-POLL_MS = 50
-"""How often a waiting thread looks: an interrupted one wakes nobody."""
-
+POLL_MS = 50  # how often a waiting thread looks: an interrupted one wakes nobody
 T = TypeVar("T")
 
 

@@ -10,8 +10,7 @@ from pathlib import Path
 from txn.errors import InvalidRequestError, annotate
 
 MOST_PEERS = 1_000
-PAUSE_MS = 500
-"""How long the answer to a wrong token takes."""
+PAUSE_MS = 500  # how long the answer to a wrong token takes
 
 
 class WrongTokens:

@@ -316,8 +316,6 @@ class Pool:
         cause = str(error) or type(error).__name__
         return annotate(message, gateway=str(self.gateway), cause=cause)
 
-    # ---------------------------------------------------------------- lending connections
-
     def _take(self, loan: Loan[Connection], term: Term) -> Connection:
         if not self._lender.try_take(loan, is_first=True):
             if not self._lender.wait(loan, term.due_ms):

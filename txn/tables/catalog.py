@@ -39,9 +39,8 @@ _TABLE = CATALOG + b"table "
 _TABLE_STOP = CATALOG + b"table!"
 _GARBAGE = CATALOG + b"garbage "
 _GARBAGE_STOP = CATALOG + b"garbage!"
-ROW_END = b"\0\0"
-ROW_PASSED = b"\0\1"
-"""After an escaped row: the start of its keys, and a bound below the keys of all later rows."""
+ROW_END = b"\0\0"  # after an escaped row: begins its keys
+ROW_PASSED = b"\0\1"  # a bound above its keys, below those of all later rows
 _TABLE_NAME = re.compile(r"(?:\w+:)?\w[\w.-]*")
 GARBAGE_KEYS = 5_000
 

@@ -29,8 +29,7 @@ from txn.tables.operations import (
     Remove,
 )
 
-MAX_COLUMN = 131_072
-"""HBase accepts any column that fits the limit of a cell; our keys are walked in pieces."""
+MAX_COLUMN = 131_072  # HBase accepts any that fits a cell; our keys are walked in pieces
 KEY_VALUE_OVERHEAD = 20
 _LENGTH_OVERHEAD = 4
 _LONG = 8

@@ -21,8 +21,7 @@ from txn.tables.filters.parsing import parse_filter
 from txn.tables.kv.ordered import OrderedStore
 
 SERVICE: Any = IDL.THBaseService
-OF_MANY_ROWS = frozenset({"mutateRow", "checkAndMutate"})
-"""The methods that HBase executes as requests about many rows."""
+OF_MANY_ROWS = frozenset({"mutateRow", "checkAndMutate"})  # as HBase executes them
 OF_FAMILIES = frozenset({"addColumnFamily", "modifyColumnFamily", "deleteColumnFamily"})
 OF_FAMILY = ("do not retry", "no such column family")
 OPERATORS: dict[int, ops.Operator] = {0: "<", 1: "<=", 2: "=", 3: "!=", 4: ">=", 5: ">", 6: "no-op"}
@@ -60,8 +59,6 @@ class Data2:
         self._rows = rows
         self._scanners = scanners
 
-    # ------------------------------------------------------------------------- reading
-
     def exists(self, table: bytes, tget: Any) -> bool:
         return bool(self._read(table, [tget])[0].versions)
 
@@ -88,8 +85,6 @@ class Data2:
                 results = self._rows.get(table, rows, selection)
             found.update(zip(positions, results, strict=True))
         return [found[position] for position in range(len(gets))]
-
-    # ------------------------------------------------------------------------ changing
 
     def put(self, table: bytes, tput: Any) -> None:
         self._change(table, tput, _check_puts(tput))
@@ -142,8 +137,6 @@ class Data2:
             rows = [(change.row, operations(change)) for change in changes]
             self._rows.mutate_all(table, rows, durable=any(map(is_durable, changes)))
 
-    # ------------------------------------------------------------------------ checking
-
     def checkAndPut(self, *, tput: Any, **given: Any) -> bool:
         return self._check_and_mutate(tput, _check_puts(tput), **given)
 
@@ -194,8 +187,6 @@ class Data2:
         condition = ops.Condition(family, qualifier, operator, value)
         return self._rows.check_and_mutate(table, row, condition, operations, durable=durable)
 
-    # ------------------------------------------------------------------------ scanning
-
     def openScanner(self, table: bytes, tscan: Any) -> int:
         return self._scanners.open(scan_of(table, tscan))
 
@@ -213,9 +204,6 @@ class Data2:
 
     def getScannerResults(self, table: bytes, tscan: Any, numRows: int) -> list[Any]:
         return [*map(_pack_result, self._scanners.first(scan_of(table, tscan), numRows))]
-
-
-# ------------------------------------------------------- between the interface and tables
 
 
 def _selection_of(get: Any) -> ops.Selection:

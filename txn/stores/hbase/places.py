@@ -18,8 +18,7 @@ _TABLE = re.compile(r"(?:\w+:)?\w[\w.-]*")
 
 Cells = dict[Key, Cell]
 Versions = dict[Key, list[Cell]]
-KeysByRow = Mapping[bytes, Sequence[Key]]
-"""The keys of some rows of one table, by row."""
+KeysByRow = Mapping[bytes, Sequence[Key]]  # the keys of some rows of one table, by row
 
 
 def is_legal(table: bytes) -> bool:

@@ -23,9 +23,7 @@ from txn.tables.kv.ordered import Writer
 
 R = TypeVar("R")
 Body = Callable[[Writer], Any]
-LOOK_S = 0.05
-"""How often a waiting thread looks whether the others live."""
-
+LOOK_S = 0.05  # how often a waiting thread looks whether the others live
 _CLOCK = SystemClock()
 
 

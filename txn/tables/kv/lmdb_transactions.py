@@ -18,8 +18,7 @@ SLICE = 490
 
 _LAYER = b"\xff"
 _LAST_NUMBER = _LAYER + bytes(8)
-_DISORDER = "keys are not in order"
-"""Damage that would lead a scan round and round."""
+_DISORDER = "keys are not in order"  # damage that would lead a scan round and round
 
 
 class LmdbReader:

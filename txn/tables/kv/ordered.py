@@ -14,9 +14,7 @@ from typing import Protocol, TypeVar
 R = TypeVar("R")
 
 SAMPLE = 64
-PARTS_EACH = 16
-"""Each wanted part consists of so many small neighbouring parts."""
-
+PARTS_EACH = 16  # each wanted part consists of so many small neighbouring parts
 _BYTES = 16  # of keys, after their common prefix
 
 
