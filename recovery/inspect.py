@@ -179,10 +179,8 @@ def explain(
     for each in request.mutations:
         cell = old.get(each.key)
         seen, unseen = (None, cell) if isinstance(cell, Unseen) else (cell, None)
-        change = ValueChange(
-            each.key, each.value, replaced.get(each.key), seen, unseen, each.key in held
-        )
-        changes.append(change)
+        at, is_held = replaced.get(each.key), each.key in held
+        changes.append(ValueChange(each.key, each.value, at, seen, unseen, is_held))
     return Explanation(
         row,
         request,

@@ -169,27 +169,20 @@ def load_and_kill(story: Story, csv: Path) -> Document:
                 last = line
             if total and not workers and last["done"] >= total / 3:
                 workers = job.kill_workers()
-                killed = count_text(workers, "Python worker")
-                story.out.print(f"Killed {killed}. Spark starts others and repeats their tasks.")
+                some = count_text(workers, "Python worker")
+                story.out.print(f"Killed {some}. Spark starts others and repeats their tasks.")
             if total and last["done"] >= 2 * total / 3:
                 break
         if story.by != "atomic":
             stop_half_done(story, job)
-        done = {"transactions": last["transactions"], "parts": last.get("parts", 0)}
-        crash = {**done, "workers": workers, "processes": job.kill()}
-    story.out.print(describe_crash(crash, total))
-    return crash
-
-
-def describe_crash(crash: Document, total: int) -> str:
-    """Return a sentence about what was killed. total: of parts if there are any, else
-    transactions."""
-    processes = count_text(crash["processes"], "process", "processes")
-    so_far = f"{crash['transactions']:,} of {total:,} transactions"
-    if crash["parts"]:
-        so_far = f"{count_text(crash['transactions'], 'transaction')} and begun "
-        so_far += f"{crash['parts']:,} of {total:,} parts"
-    return f"Killed the whole job, {processes}, after it had reported {so_far}."
+        done, parts = last["transactions"], last.get("parts", 0)
+        killed = job.kill()
+    so_far = f"{done:,} of {total:,} transactions"
+    if parts:  # of these is the total, then
+        so_far = f"{count_text(done, 'transaction')} and begun {parts:,} of {total:,} parts"
+    processes = count_text(killed, "process", "processes")
+    story.out.print(f"Killed the whole job, {processes}, after it had reported {so_far}.")
+    return {"transactions": done, "parts": parts, "workers": workers, "processes": killed}
 
 
 def stop_half_done(story: Story, job: Job) -> None:

@@ -47,7 +47,7 @@ class ServerCounts(NamedTuple):
 
 
 class ServerMetrics:
-    """Ask servers for their counts at intervals, and keep these for an hour."""
+    """Ask servers, if any, at intervals, and keep their counts for an hour. last: their sums."""
 
     def __init__(self, addresses: Sequence[str], clock: Clock) -> None:
         for address in addresses:
@@ -58,7 +58,7 @@ class ServerMetrics:
         self._answers: dict[str, deque[Answer]] = {each: deque() for each in addresses}
         self._silent: dict[str, str] = {}
         self._asked_ms: int | None = None
-        self._last: ServerCounts | None = None
+        self.last: ServerCounts | None = None
 
     def refresh(self) -> None:
         now = self._clock.monotonic_ms()
@@ -73,11 +73,7 @@ class ServerMetrics:
                 self._silent[address] = str(error) or type(error).__name__
             while answers and answers[0].at_ms < self._clock.wall_ms() - KEPT_MS:
                 answers.popleft()
-        self._last = self._sum_up() if self._answers else None
-
-    def read(self) -> ServerCounts | None:
-        """Return what the last refresh found; None if there are no servers."""
-        return self._last
+        self.last = self._sum_up() if self._answers else None
 
     def _sum_up(self) -> ServerCounts:
         grown: Counter[tuple[str, ...]] = Counter()

@@ -95,7 +95,7 @@ def find_console(request: Request) -> Console:
 def show_overview(request: Request) -> Facts:
     console = find_console(request)
     background = console.background
-    hour, unfinished, servers = background.hour, background.unfinished, background.servers.read()
+    hour, unfinished, servers = background.hour, background.unfinished, background.servers.last
     known = {each.began_ms // MINUTE_MS: each for each in hour.minutes}
     began = hour.as_of // MINUTE_MS - MINUTES + 1
     minutes = [known.get(at) for at in range(began, began + MINUTES)]  # None: not read yet

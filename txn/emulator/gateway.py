@@ -211,9 +211,8 @@ def format_error(error: TxnError) -> str:
 
 
 def make_internal(method: str, error: Exception) -> TApplicationException:
-    return TApplicationException(
-        TApplicationException.INTERNAL_ERROR, f"Internal error processing {method}: {error}"
-    )
+    text = f"Internal error processing {method}: {error}"
+    return TApplicationException(TApplicationException.INTERNAL_ERROR, text)
 
 
 def join_services(
@@ -226,9 +225,8 @@ def join_services(
     to the service's own exception.
     """
     parts = (*parts, SimpleNamespace(getClusterId=lambda: CLUSTER))
-    return SimpleNamespace(
-        **{name: _make_call(service, name, explain, parts) for name in service.thrift_services}
-    )
+    names = service.thrift_services
+    return SimpleNamespace(**{name: _make_call(service, name, explain, parts) for name in names})
 
 
 def _make_call(

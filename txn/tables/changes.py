@@ -182,9 +182,9 @@ class RowChange:
         layout = self._layout(family)
         masks_key = catalog.masks_key(layout, self._row) or b""
         old = self._writer.get(masks_key) or b""
-        mask, drop = (
-            (cells.delete_exact, cells.drop_exact) if exact else (cells.delete, cells.drop_versions)
-        )
+        mask, drop = cells.delete, cells.drop_versions
+        if exact:
+            mask, drop = cells.delete_exact, cells.drop_exact
         self._store(masks_key, old, mask(old, timestamp))
         for name in list(catalog.family_keys(self._writer, layout, catalog.escape_row(self._row))):
             state = self._writer.get(name) or b""

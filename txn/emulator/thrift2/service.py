@@ -191,9 +191,7 @@ class Data2:
         return self._scanners.open(scan_of(table, tscan))
 
     def getScannerRows(self, scannerId: int, numRows: int) -> list[Any]:
-        found = self._scanners.next(
-            scannerId, numRows, lambda _, results: [*map(_pack_result, results)]
-        )
+        found = self._scanners.next(scannerId, numRows, lambda _, rows: [*map(_pack_result, rows)])
         if found is None:
             raise IDL.TIllegalArgument(message="Invalid scanner Id")
         return found

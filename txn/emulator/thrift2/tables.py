@@ -275,6 +275,5 @@ def _column(family: bytes, settings: FamilySettings) -> Any:
         if setting.field:
             fields[setting.field] = shown
     texts[b"INDEX_BLOCK_ENCODING"] = b"NONE"
-    return IDL.TColumnFamilyDescriptor(
-        name=family, attributes=texts, configuration=dict(settings.configuration) or None, **fields
-    )
+    fields |= {"attributes": texts, "configuration": dict(settings.configuration) or None}
+    return IDL.TColumnFamilyDescriptor(name=family, **fields)

@@ -111,42 +111,25 @@ def cut(
 
 
 ELSEWHERE = {
-    "NotServingRegionException",
-    "RegionMovedException",
-    "RegionOpeningException",
-    "RegionServerAbortedException",
-    "RegionServerStoppedException",
-    "ServerNotRunningYetException",
-    "WrongRegionException",
+    *("NotServingRegionException", "RegionMovedException", "RegionOpeningException"),
+    *("RegionServerAbortedException", "RegionServerStoppedException"),
+    *("ServerNotRunningYetException", "WrongRegionException"),
 }
 BUSY = {
-    "CallDroppedException",
-    "CallQueueTooBigException",
-    "MultiActionResultTooLarge",
-    "PleaseHoldException",
-    "RegionTooBusyException",
-    "RpcThrottlingException",
+    *("CallDroppedException", "CallQueueTooBigException", "MultiActionResultTooLarge"),
+    *("PleaseHoldException", "RegionTooBusyException", "RpcThrottlingException"),
 }
 FINAL = {
-    "AccessDeniedException",
-    "ConstraintException",
-    "DoNotRetryIOException",
-    "DoNotRetryRegionException",
-    "FailedSanityCheckException",
-    "InvalidLabelException",
-    "QuotaExceededException",
-    "RequestTooBigException",
-    "RowTooBigException",
-    "SpaceLimitingException",
-    "ThrottlingException",
+    *("AccessDeniedException", "ConstraintException", "DoNotRetryIOException"),
+    *("DoNotRetryRegionException", "FailedSanityCheckException", "InvalidLabelException"),
+    *("QuotaExceededException", "RequestTooBigException", "RowTooBigException"),
+    *("SpaceLimitingException", "ThrottlingException"),
 }
 """Errors that HBase's own clients do not retry."""
 
 REOPENED = {
-    "LeaseException",
-    "OutOfOrderScannerNextException",
-    "ScannerResetException",
-    "UnknownScannerException",
+    *("LeaseException", "OutOfOrderScannerNextException"),
+    *("ScannerResetException", "UnknownScannerException"),
 }
 """Errors to retry with a new scanner, not with the same one."""
 

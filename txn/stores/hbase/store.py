@@ -322,10 +322,8 @@ class HBaseStore(HBaseTables):
     def _find_disabled(self, tables: Iterable[bytes]) -> TableUnavailable | None:
         with suppress(GatewayError, TxnError):
             for name in sorted(filter(None, tables)):
-                is_enabled = self._pool.run_one(
-                    self._dialect.is_enabled, name, repeat=True, within_ms=ASKED_WITHIN_MS
-                )
-                if not is_enabled:
+                ask, within_ms = self._dialect.is_enabled, ASKED_WITHIN_MS
+                if not self._pool.run_one(ask, name, repeat=True, within_ms=within_ms):
                     return TableUnavailable(annotate("the table is disabled", table=name), name)
         return None
 

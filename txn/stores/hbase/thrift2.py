@@ -102,9 +102,8 @@ class Thrift2:
             for part in _parts(tputs, size):  # a batch of one costs the servers half as much again
                 sent.append(("put", part[0]) if len(part) == 1 else ("putMultiple", part))
         if marks:
-            deletes = [
-                TDelete(row, cells, DELETE_COLUMNS, durability) for row, cells in marks.items()
-            ]
+            items, kind = marks.items(), DELETE_COLUMNS
+            deletes = [TDelete(row, cells, kind, durability) for row, cells in items]
             sent += [("deleteMultiple", part) for part in _parts(deletes, 0)]
         return [(method, (table, change), bool) for method, change in sent]
 

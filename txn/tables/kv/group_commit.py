@@ -43,11 +43,6 @@ class _Write:
         self.wake = Lock()
         self.wake.acquire()
 
-    def call(self) -> None:
-        """Wake its thread. Only one thread may call this at a time."""
-        if self.wake.locked():
-            self.wake.release()
-
 
 class _Group:
     """The outcome of writes that share a commit. is_undone: it certainly was not made. failure: the
@@ -156,6 +151,7 @@ class CommitQueue:
             led = [each for each in self._queue if each.group is group]
             rest = [each for each in self._queue if each.group is not group]
             for each in rest[:1] + led:
-                each.call()
+                if each.wake.locked():
+                    each.wake.release()
             self._queue[:] = rest
             return True

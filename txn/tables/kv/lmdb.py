@@ -283,16 +283,12 @@ class _Shared:
                 result = self._change(files, body, hold)
             if self.opening.sync and is_durable():
                 self._apply(lambda: files.environment.sync(True))
-            self._confirm(files)
+            try:
+                files.check()
+            except StoreClosedError as error:  # it went to a file that is no longer the store's
+                message = "the commit may be lost"
+                raise MaybeApplied(message, path=self.path, reason=str(error)) from error
             return result
-
-    def _confirm(self, files: LmdbFiles) -> None:
-        """Raise MaybeApplied if a commit went to a file that may no longer be the store's."""
-        try:
-            files.check()
-        except StoreClosedError as error:
-            message = "the commit may be lost"
-            raise MaybeApplied(message, path=self.path, reason=str(error)) from error
 
     def _flush_anew(self, files: LmdbFiles, hold: threading.Lock) -> None:
         try:

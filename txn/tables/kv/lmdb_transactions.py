@@ -113,9 +113,8 @@ class LmdbReader:
             else:
                 part = rest[:SLICE]
                 below = start[SLICE:] if start[:SLICE] == part else b""
-                yield from self._walk(
-                    _LAYER + (self.get_short(stored) or b""), before + part, below
-                )
+                number = self.get_short(stored) or b""
+                yield from self._walk(_LAYER + number, before + part, below)
 
     def _before(self, layer: bytes, key: bytes) -> bytes | None:
         """Return the greatest key below this one in a layer and its sublayers, without prefix."""

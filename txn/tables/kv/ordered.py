@@ -106,7 +106,7 @@ def _count_keys(reader: Reader, low: bytes, high: bytes) -> tuple[float, bool]:
     some = list(islice(reader.keys(low, high), SAMPLE))
     if len(some) < SAMPLE:
         return len(some) + 1, True
-    at = _find_difference(low, high)
+    at = find_difference(low, high)
     begin = _number(low, at)
     covered, whole = _number(some[-1], at) - begin, _number(high, at) - begin
     return (SAMPLE * whole / covered if covered else SAMPLE), False
@@ -125,13 +125,13 @@ def _choose(parts: list[tuple[bytes, float]], count: int) -> list[bytes]:
 
 def _halve(low: bytes, high: bytes) -> bytes:
     """Return the middle between two keys: above the low one, not above the high one."""
-    at = _find_difference(low, high)
+    at = find_difference(low, high)
     middle = low[:at] + ((_number(low, at) + _number(high, at) + 1) // 2).to_bytes(_BYTES)
     middle = middle.rstrip(b"\0")
     return middle if low < middle <= high else high
 
 
-def _find_difference(low: bytes, high: bytes) -> int:
+def find_difference(low: bytes, high: bytes) -> int:
     pairs = enumerate(zip(low, high, strict=False))
     return next((at for at, (one, other) in pairs if one != other), len(low))
 
