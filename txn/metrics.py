@@ -16,17 +16,8 @@ from txn.host.forks import start_in_each_process
 from txn.text import escape
 
 with import_extra("metrics"):
-    from prometheus_client import (
-        CONTENT_TYPE_LATEST,
-        REGISTRY,
-        CollectorRegistry,
-        Counter,
-        Gauge,
-        Histogram,
-        generate_latest,
-        make_wsgi_app,
-        multiprocess,
-    )
+    import prometheus_client
+    from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram, multiprocess
     from prometheus_client.registry import Collector
 
 # From a call in memory to a call that waited for a lock TTL.
@@ -54,7 +45,7 @@ class Metrics:
     """Counts requests, phases, conflicts, help for other clients, store calls, batches and queues.
     One instance per registry, shared by any number of engines."""
 
-    def __init__(self, registry: CollectorRegistry = REGISTRY) -> None:
+    def __init__(self, registry: CollectorRegistry = prometheus_client.REGISTRY) -> None:
         def counter(name: str, about: str, *labels: str) -> Counter:
             return Counter(f"hbase_txn_{name}_total", about, labels, registry=registry)
 
@@ -167,7 +158,8 @@ class Metrics:
 def render_metrics(registry: CollectorRegistry | None = None) -> tuple[bytes, str]:
     """Return the page that Prometheus reads at `/metrics`, and its content type. None: the metrics
     of all processes that share a folder, or else of this one."""
-    return generate_latest(registry or _choose_registry()), CONTENT_TYPE_LATEST
+    page = prometheus_client.generate_latest(registry or _choose_registry())
+    return page, prometheus_client.CONTENT_TYPE_LATEST
 
 
 def make_metrics_app(*collectors: Collector) -> Callable[..., Any]:
@@ -175,7 +167,7 @@ def make_metrics_app(*collectors: Collector) -> Callable[..., Any]:
     registry = CollectorRegistry()
     for each in (_choose_registry(), *collectors):
         registry.register(each)
-    app: Callable[..., Any] = make_wsgi_app(registry)
+    app: Callable[..., Any] = prometheus_client.make_wsgi_app(registry)
     return app
 
 
@@ -186,7 +178,7 @@ def forget_process(process: int) -> None:
 
 def _choose_registry() -> CollectorRegistry:
     if SHARED_FOLDER not in os.environ:
-        return REGISTRY
+        return prometheus_client.REGISTRY
     shared = CollectorRegistry()
     multiprocess.MultiProcessCollector(shared)  # type: ignore[no-untyped-call]
     return shared

@@ -15,17 +15,8 @@ from dataclasses import dataclass
 from functools import cache
 from typing import TYPE_CHECKING, Any
 
-from txn.events import (
-    CommitOutcome,
-    Conflict,
-    Event,
-    Listener,
-    Phase,
-    Retried,
-    guard,
-    name_outcome,
-    result_of,
-)
+from txn import events
+from txn.events import CommitOutcome, Conflict, Event, Listener, Phase, Retried
 from txn.host.extras import import_extra
 from txn.request import Committed, Request
 from txn.text import escape, explain_failure, holder_text, key_text
@@ -86,7 +77,7 @@ class Trace:
         """
         from opentelemetry.trace import StatusCode  # noqa: PLC0415
 
-        outcome = name_outcome(result)
+        outcome = events.name_outcome(result)
         happened = HAPPENED.get(outcome, "no")
         row_key = getattr(result, "transaction", None) or transaction
         self._span.set_attribute("txn.outcome", outcome)
@@ -104,7 +95,7 @@ class Trace:
         self._span.end()
 
     def end_future(self, future: Future[Committed]) -> None:
-        self.end(result_of(future))
+        self.end(events.result_of(future))
 
 
 def begin_traces(requests: Sequence[Request], *, remote: bool) -> list[Trace | None]:
@@ -150,7 +141,7 @@ def watch_batch(known: Mapping[bytes, Trace | None], on_event: Listener) -> List
                 for trace in traces.values():
                     trace.add_event(event)
 
-    return guard(report)
+    return events.guard(report)
 
 
 def capture_trace() -> dict[str, str]:

@@ -18,24 +18,11 @@ from rich.text import Text
 from typer import Option
 from typer.core import TyperCommand
 
+from recovery import findings
 from recovery.commands import common
 from recovery.commands.common import Duration, RowBar, time_option
 from recovery.console.progress import CheckProgress
-from recovery.findings import (
-    GRACE_MS,
-    LONGEST_REQUEST_MS,
-    RETENTION_MS,
-    Ages,
-    Finding,
-    FindingResult,
-    Kind,
-    Repaired,
-    Result,
-    Tally,
-    finding_document,
-    result_document,
-    tally_document,
-)
+from recovery.findings import GRACE_MS, RETENTION_MS, Ages, Finding, FindingResult, Kind, Tally
 from recovery.fsck import check, compact, handle_findings, note_repair
 from recovery.opening import open_store_of
 from recovery.text import count_text, duration_text, error_text, short_id, time_text
@@ -61,9 +48,7 @@ def fsck(
         "--grace", "How long a transaction was silent, at least its lock TTL; 0s: all.", GRACE_MS
     ),
     retention: Duration = time_option(
-        "--retention",
-        "How long finished rows stay; longer than any request can live.",
-        RETENTION_MS,
+        "--retention", "How long finished rows stay; beyond the life of any request.", RETENTION_MS
     ),
     yes: bool = Option(False, "--yes", help="Confirm that no client is at work: see --retention."),
     clock_is_right: bool = Option(
@@ -95,8 +80,8 @@ def fsck(
     """
     if clock_is_right and not do_repair:
         raise InvalidRequestError("--accept-clock goes with --repair")
-    if do_repair and retention < LONGEST_REQUEST_MS:
-        least = duration_text(LONGEST_REQUEST_MS)
+    if do_repair and retention < findings.LONGEST_REQUEST_MS:
+        least = duration_text(findings.LONGEST_REQUEST_MS)
         statement = f"a retention below {least} is safe only while no client is at work"
         common.confirm(statement, "Is every client stopped?", yes)
     out, tables = common.console(), [table.encode() for table in scan or ()]
@@ -125,7 +110,7 @@ def fsck(
                 from recovery.series import write_series  # noqa: PLC0415
             write_series(context, str(metrics_file))
     if as_json and not quiet:
-        common.print_json(tally_document(tally, grace))
+        common.print_json(findings.tally_document(tally, grace))
     elif not quiet:
         print_tally(out, tally, grace)
     if tally.left:
@@ -146,7 +131,7 @@ def check_here(
         tally.rows += 1
         bar(table)
 
-    findings = check(
+    found = check(
         context,
         grace_ms=ages.grace_ms,
         retention_ms=ages.retention_ms,
@@ -155,7 +140,7 @@ def check_here(
         young=tally.young,
         on_progress=on_progress,
     )
-    for each in handle_findings(context, findings, do_repair=do_repair):
+    for each in handle_findings(context, found, do_repair=do_repair):
         tally.add(*each)
         yield each
 
@@ -198,8 +183,8 @@ def check_on_executors(
 
 def _print_json(found: Iterator[FindingResult]) -> None:
     for finding, result in found:
-        repaired = {"repair": result_document(result)} if result else {}
-        common.print_json(finding_document(finding) | repaired)
+        repaired = {"repair": findings.result_document(result)} if result else {}
+        common.print_json(findings.finding_document(finding) | repaired)
 
 
 def _print(out: Console, now_ms: int, found: Iterator[FindingResult]) -> None:
@@ -212,7 +197,7 @@ def _print(out: Console, now_ms: int, found: Iterator[FindingResult]) -> None:
             out.print(f"{finding.kind.value:15} and more; --json lists all")
 
 
-def _row(finding: Finding, result: Result | None, now_ms: int) -> Group:
+def _row(finding: Finding, result: findings.Result | None, now_ms: int) -> Group:
     row_key = finding.transaction or b""
     name = short_id(row_key) if common.find_width() else escape(row_key)  # as `txn ls` prints it
     holder = {"holder": name} if finding.key and name else {}
@@ -223,7 +208,7 @@ def _row(finding: Finding, result: Result | None, now_ms: int) -> Group:
     )
     text = common.make_cell(key_text(finding.key) if finding.key else name)
     if result is not None:
-        style = "green" if isinstance(result, Repaired) else "red"
+        style = "green" if isinstance(result, findings.Repaired) else "red"
         text.append(f"  {error_text(result.why)}", style)
     row = Table.grid(padding=(0, 1))
     row.add_column(width=15, no_wrap=True)

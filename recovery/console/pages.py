@@ -16,20 +16,14 @@ from starlette.datastructures import QueryParams
 from starlette.exceptions import HTTPException
 from starlette.requests import Request
 
+from recovery.console import rendering
 from recovery.console.auth import find_client
 from recovery.console.charts import TONES, draw_bars, draw_timeline, name_work
 from recovery.console.downloads import Download, Write
 from recovery.console.jobs import NOT_KEPT, KeptFinding
 from recovery.console.keys import list_table_keys, read_key_details
 from recovery.console.locks import MOST_SHOWN
-from recovery.console.rendering import (
-    find_attention,
-    link_to,
-    list_remarks,
-    name_transaction,
-    parse_number,
-    parse_tables,
-)
+from recovery.console.rendering import link_to
 from recovery.console.search import MOST_DOWNLOADED, UNKNOWN, Search
 from recovery.console.state import Console
 from recovery.console.statistics import MINUTE_MS, MINUTES, OUTCOMES, Hour, Latency, measure_latency
@@ -64,13 +58,13 @@ FIELDS = {
 """The criteria of a search: their names in an address, and their labels."""
 
 SORTS: Mapping[str, tuple[str, Callable[[TransactionRow], Any]]] = {
-    "id": ("Transaction", lambda row: name_transaction(row.row_key)),
+    "id": ("Transaction", lambda row: rendering.name_transaction(row.row_key)),
     "status": ("Status", lambda row: str(row.status or "")),
     "age": ("#In status", lambda row: -(row.since or row.newest)),
     "started": ("Started", lambda row: created_ms(row.row_key)),
     "keys": ("Keys", lambda row: row.buffer.request.keys if row.buffer else ()),
     "owner": ("Owner", lambda row: row.owner),
-    "labels": ("Labels or abort reason", list_remarks),
+    "labels": ("Labels or abort reason", rendering.list_remarks),
 }
 """The columns of a search, and what they are sorted by; `-` before the name reverses the order."""
 
@@ -281,7 +275,7 @@ def _describe_search(request: Request, search: Search) -> Facts:
         before = request.query_params.get("before")
         columns[heading] = link_to("/transactions", **changed, before=before), order
     now_ms = find_console(request).context.clock.wall_ms()
-    due = {row.row_key for row in rows if find_attention(row, now_ms) == "left"}
+    due = {row.row_key for row in rows if rendering.find_attention(row, now_ms) == "left"}
     facts = {"search": search, "page": search.page, "further": further, "again_ms": again_ms}
     return facts | {"rows": rows, "asked": asked, "columns": columns, "due": due}
 
@@ -307,7 +301,7 @@ def show_doctor(request: Request) -> Facts:
 
 
 def run_doctor(request: Request, form: Form) -> None:
-    find_console(request).doctor.run(parse_tables(form.get("tables", "")))
+    find_console(request).doctor.run(rendering.parse_tables(form.get("tables", "")))
 
 
 # --------------------------------------------------------------------------------------- fsck
@@ -345,7 +339,7 @@ def show_repair(request: Request) -> Facts:
 def start_check(request: Request, form: Form) -> None:
     console = find_console(request)
     grace_ms = parse_duration(form.get("grace") or "1m")
-    tables = parse_tables(form.get("tables", ""))
+    tables = rendering.parse_tables(form.get("tables", ""))
     require_tables(console.context, tables)
     console.jobs.start(grace_ms, tables, client=find_client(request))
 
@@ -399,8 +393,8 @@ def _find_asked(request: Request, given: QueryParams) -> AskedRepair:
         if left is None or not left.total:
             raise InvalidRequestError("there is nothing to repair that dead clients have left")
         return AskedRepair(counts=left.kinds, origin="left")
-    report = console.jobs.find_report(parse_number(given.get("check", "")))
-    numbers = [*map(parse_number, given.getlist("finding"))]
+    report = console.jobs.find_report(rendering.parse_number(given.get("check", "")))
+    numbers = [*map(rendering.parse_number, given.getlist("finding"))]
     if not numbers:
         counts = report.tally.count_repairable()
         return AskedRepair((), counts, report.grace_ms, report.tables)

@@ -18,16 +18,7 @@ from txn.tables import catalog, cells
 from txn.tables.catalog import FamilyLayout, TableCatalog
 from txn.tables.cells import CellVersion
 from txn.tables.kv.ordered import Reader, Writer
-from txn.tables.operations import (
-    MAX_TIMESTAMP,
-    Add,
-    Append,
-    Operation,
-    Operations,
-    Put,
-    Refused,
-    Remove,
-)
+from txn.tables.operations import Add, Append, Operation, Operations, Put, Refused, Remove
 
 MAX_COLUMN = 131_072  # HBase accepts any that fits a cell; our keys are walked in pieces
 KEY_VALUE_OVERHEAD = 20
@@ -45,7 +36,7 @@ def check_cells(row: bytes, operations: Iterable[Operation]) -> None:
         if isinstance(operation, (Put, Append)):
             _check_size(row, operation)
         timestamp = operation.timestamp if isinstance(operation, Put) else None
-        if timestamp is not None and not 0 <= timestamp <= MAX_TIMESTAMP:
+        if timestamp is not None and not 0 <= timestamp <= cells.FOREVER:
             raise Refused("retries exhausted", "timestamps are not negative", timestamp=timestamp)
 
 
@@ -63,7 +54,7 @@ def prepare_changes(
             facts = {"bytes": len(column), "limit": MAX_COLUMN}
             raise Refused("illegal argument", "the column is too long", **facts)
         timestamp = operation.timestamp if isinstance(operation, Remove) else None
-        if timestamp is not None and not 0 <= timestamp <= MAX_TIMESTAMP:
+        if timestamp is not None and not 0 <= timestamp <= cells.FOREVER:
             raise Refused("illegal argument", "timestamps are not negative", timestamp=timestamp)
     if not found.masked and deletes_whole(operations):
         catalog.save(writer, known, table, replace(found, masked=True))
@@ -217,7 +208,7 @@ def write_edits(
             layout = known.layout(table, family)
             stem = catalog.cell_key(layout, row, b"")
         timestamp = at_ms if given is None else given
-        if not 0 <= timestamp < MAX_TIMESTAMP:
+        if not 0 <= timestamp < cells.FOREVER:
             raise InvalidRequestError("not a timestamp in ms", timestamp=timestamp)
         name = stem + column
         old = changed[name] if name in changed else get(name) or b""

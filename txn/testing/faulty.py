@@ -17,15 +17,8 @@ from typing import Any, TypeVar, cast
 from txn.arguments import check_calls
 from txn.errors import MaybeApplied, NotApplied, StoreError
 from txn.model import Cell, Check, Edit, Key
-from txn.stores.base import (
-    Answers,
-    Families,
-    Feature,
-    Store,
-    StoreWrapper,
-    check_then_read,
-    divide_found,
-)
+from txn.stores import base
+from txn.stores.base import Answers, Families, Feature, Store, StoreWrapper
 
 Item = Key | Edit | Check | bytes
 T = TypeVar("T", Edit, Check)
@@ -178,8 +171,8 @@ class FaultyStore(StoreWrapper):
                 early = self.read([*keys, *stamps])
         if early is not None:
             answers = self.check_and_put(checks, durable=durable)
-            return divide_found(answers, early, keys, stamps)
-        return check_then_read(self, checks, keys, stamps, durable=durable)
+            return base.divide_found(answers, early, keys, stamps)
+        return base.check_then_read(self, checks, keys, stamps, durable=durable)
 
     def atomically(self, work: Callable[[], None]) -> None:
         if "atomic" not in self.features or self.is_inside:

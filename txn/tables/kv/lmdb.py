@@ -30,16 +30,9 @@ from weakref import WeakSet
 
 import lmdb
 
+from txn import errors
 from txn.clock import MOMENT_MS, poll
-from txn.errors import (
-    CorruptRowError,
-    InvalidRequestError,
-    MaybeApplied,
-    NotApplied,
-    ReadOnlyError,
-    StoreClosedError,
-    TxnError,
-)
+from txn.errors import InvalidRequestError, MaybeApplied, NotApplied, StoreClosedError
 from txn.host.forks import FORKING, Forked
 from txn.host.holds import Holds, refuse_own_thread
 from txn.tables.kv.files import is_writable, prepare_directory
@@ -167,7 +160,7 @@ class LmdbStore:
     def _run_writing(self, attempt: Callable[P, R], *args: P.args, **options: P.kwargs) -> R:
         if self._shared.opening.read_only:
             message = "the store can only be read here: nothing was written"
-            raise ReadOnlyError(message, path=self._shared.path)
+            raise errors.ReadOnlyError(message, path=self._shared.path)
         return self._run(attempt, *args, **options)
 
     def _run(self, attempt: Callable[P, R], *args: P.args, **options: P.kwargs) -> R:
@@ -195,16 +188,16 @@ class LmdbStore:
     def _decode(self, body: Callable[[T], R], at: T) -> R:
         try:
             return body(at)
-        except TxnError:
+        except errors.TxnError:
             raise
         except _UNDECODABLE as error:
             raise self._explain_damage(error) from error
 
-    def _explain_damage(self, error: Exception) -> CorruptRowError:
+    def _explain_damage(self, error: Exception) -> errors.CorruptRowError:
         """Return the error of a call that has met bytes that it never writes, and did nothing."""
         message = "the store's data file is damaged, the call had no effect: restore a backup"
         cause = f"{type(error).__name__}: {error}"
-        return CorruptRowError(message, path=self._shared.path, cause=cause)
+        return errors.CorruptRowError(message, path=self._shared.path, cause=cause)
 
 
 def find_reason(path: str, error: Exception | None) -> str:
