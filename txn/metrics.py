@@ -57,21 +57,18 @@ class Metrics:
 
         self._commits = histogram("commit_seconds", "Time from a request to its result", "outcome")
         self._tries = counter("tries", "Transactions begun for requests")
-        about = "Time that a batch of transactions spent in a phase"
+        about = "Time that a batch spent in a phase"
         self._seconds = histogram("phase_seconds", about, "phase", "outcome")
         about = "Transactions that passed a phase, or left the commit path in it"
         self._transactions = counter("phase_transactions", about, "phase", "outcome")
         self._conflicts = counter("conflicts", "Locks that somebody else held", "table")
         about = "Transactions of others that were ended, or whose locks were freed"
         self._helped = counter("helped", about, "action")
-        about = "Time that a call of the store took"
-        self._calls = histogram("store_seconds", about, "call", "outcome")
+        self._calls = histogram("store_seconds", "Time of a call of the store", "call", "outcome")
         about = "Keys, edits and checks given to the store, and rows found by its scans"
         self._items = counter("store_items", about, "call")
-        about = "Calls of the store that failed and were sent again"
-        self._retries = counter("store_retries", about, "call")
-        about = "Work of threads behind the clients that failed and was done again"
-        self._failures = counter("background_failures", about, "work")
+        self._retries = counter("store_retries", "Failed calls of the store, sent again", "call")
+        self._failures = counter("background_failures", "Work of threads, done again", "work")
         about = "Requests that went together as one batch"
         self._gathered = histogram("gathered_transactions", about, buckets=TRANSACTIONS)
         name, about = "hbase_txn_queue_length", "Requests and transactions that wait"

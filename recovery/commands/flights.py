@@ -149,9 +149,6 @@ def make_tables(story: Story, protocol: ProtocolName | None) -> None:
                 raise InvalidRequestError(words, table=table)
 
 
-# ------------------------------------------------------------------------------- the crash
-
-
 def load_and_kill(story: Story, csv: Path) -> Document:
     """Run the job; kill its Python workers at a third of the work, and all of it at two thirds.
 
@@ -201,9 +198,6 @@ def stop_half_done(story: Story, job: Job) -> None:
                 return
             job.resume_workers()
             time.sleep(GOES_ON_S)
-
-
-# ------------------------------------------------------------------------------ the repair
 
 
 def repair_crash(story: Story) -> Document:
@@ -270,9 +264,6 @@ def count_rows(engine: Engine, table: str, column: str) -> int:
     return sum(1 for _ in engine.context.store.scan(table.encode(), columns=columns))
 
 
-# ------------------------------------------------------------------------------- the proof
-
-
 def load_and_prove(story: Story, csv: Path) -> tuple[int, Line, list[ProofCheck]]:
     """Run the job to its end. Return the number of flights, its counts and its checks."""
     flights, loaded, checks = 0, Line(), list[ProofCheck]()
@@ -287,9 +278,6 @@ def load_and_prove(story: Story, csv: Path) -> tuple[int, Line, list[ProofCheck]
                 case "reconciled":
                     checks = [ProofCheck(**check) for check in line["checks"]]
     return flights, loaded, checks
-
-
-# ------------------------------------------------------------------------------ the output
 
 
 def show_lines(lines: Iterator[Line], progress: Progress) -> Iterator[Line]:

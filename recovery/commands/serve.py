@@ -65,9 +65,7 @@ def serve(
         "--stop-grace", "How long a stop waits for running requests.", DEFAULTS.grace_ms
     ),
     keep_deletes: Duration = time_option(
-        "--keep-deletes",
-        "How long delete markers stay: beyond fsck's --retention.",
-        KEEP_DELETES_MS,
+        "--keep-deletes", "Lifetime of delete markers, beyond fsck's --retention.", KEEP_DELETES_MS
     ),
     protocol: ProtocolName | None = Option(None, help="The protocol of a new database."),
     transactions: common.TransactionsOption = common.DEFAULT_TRANSACTIONS,

@@ -23,7 +23,7 @@ from recovery.console.downloads import Download, Write
 from recovery.console.jobs import NOT_KEPT, KeptFinding
 from recovery.console.keys import list_table_keys, read_key_details
 from recovery.console.locks import MOST_SHOWN
-from recovery.console.rendering import link_to
+from recovery.console.rendering import Facts, link_to
 from recovery.console.search import MOST_DOWNLOADED, UNKNOWN, Search
 from recovery.console.state import Console
 from recovery.console.statistics import MINUTE_MS, MINUTES, OUTCOMES, Hour, Latency, measure_latency
@@ -39,7 +39,6 @@ from txn.protocol.statuses import FENCED_STEPS, STEPS, Status
 from txn.stores.options import hide_login
 from txn.text import unescape
 
-Facts = dict[str, Any]
 Form = QueryParams
 
 SHOWN = 10

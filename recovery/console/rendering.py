@@ -5,7 +5,7 @@ from __future__ import annotations
 
 import math
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from typing import Any
 from urllib.parse import urlencode
 
@@ -24,6 +24,7 @@ from txn.metrics import SECONDS
 from txn.protocol.row import RowState, TransactionRow, created_ms
 from txn.text import assertion_text, escape, key_text, shorten, show_text, unescape
 
+Facts = dict[str, Any]
 PAGES = (
     ("/", "Overview"),
     ("/transactions", "Transactions"),
@@ -179,7 +180,7 @@ ENVIRONMENT.globals |= {
 }
 
 
-def render(template: str, request: Request, facts: Mapping[str, Any]) -> str:
+def render(template: str, request: Request, facts: Facts) -> str:
     console = request.app.state.console
     common = {
         "path": request.scope["path"],
@@ -192,9 +193,7 @@ def render(template: str, request: Request, facts: Mapping[str, Any]) -> str:
     return ENVIRONMENT.get_template(template).render({**common, **facts})
 
 
-def respond(
-    template: str, request: Request, facts: Mapping[str, Any], status: int = 200
-) -> HTMLResponse:
+def respond(template: str, request: Request, facts: Facts, status: int = 200) -> HTMLResponse:
     return HTMLResponse(render(template, request, facts), status)
 
 

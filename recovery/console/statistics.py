@@ -56,7 +56,6 @@ LOCKS, LOCK_FAMILIES = TABLE.encode(), (OBJECTS.encode(), SESSIONS.encode())
 KEPT_KEYS = 100  # how many keys are counted of a request, and kept of a minute
 MOST_NAMED = 20  # how many keys, reasons and tables an hour names
 
-
 Steps = tuple[Status, Status]  # they follow each other in a row; the time between is a phase
 
 

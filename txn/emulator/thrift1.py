@@ -158,9 +158,7 @@ class Gateway1:
         remove = ops.Remove(*_split_column(column), gateway.check_time(timestamp))
         self._rows.mutate(tableName, [(row, [remove])])
 
-    def deleteAllRow(
-        self, tableName: bytes, row: bytes, timestamp: int = NOW, **_: Attributes
-    ) -> None:
+    def deleteAllRow(self, tableName: bytes, row: bytes, timestamp: int = NOW, **_: Any) -> None:
         remove = ops.Remove(timestamp=gateway.check_time(timestamp))
         self._rows.mutate(tableName, [(row, [remove])])
 

@@ -29,7 +29,6 @@ RECHECK_MS = 1_000  # a signal that another thread took does not wake this one
 
 Work = Callable[[], Callable[[], object]]  # starts to serve here; returns a function that stops
 
-
 Chore = Callable[[], int]  # does a little work; returns how long to rest (ms)
 
 

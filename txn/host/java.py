@@ -25,13 +25,8 @@ from txn.errors import TxnError
 VERSIONS = (17, 21)
 VECTOR_MODULE = "jdk.incubator.vector"
 USUAL_PLACES = (
-    "/usr/lib/jvm/*",
-    "/usr/java/*",
-    "/opt/java/*",
-    "/opt/jdk*",
-    "/opt/homebrew/opt/openjdk@*",
-    "/Library/Java/JavaVirtualMachines/*/Contents/Home",
-    "~/.sdkman/candidates/java/*",
+    *("/usr/lib/jvm/*", "/usr/java/*", "/opt/java/*", "/opt/jdk*", "/opt/homebrew/opt/openjdk@*"),
+    *("/Library/Java/JavaVirtualMachines/*/Contents/Home", "~/.sdkman/candidates/java/*"),
     "~/.jdks/*",
 )
 

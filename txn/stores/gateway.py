@@ -11,14 +11,14 @@ hbase+thrift2://host:9090?transport=framed&protocol=compact&pool=16&timeout_ms=3
 
 from __future__ import annotations
 
-import ssl
 import time
 from collections.abc import Callable, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from functools import wraps
+from ssl import SSLContext
 from threading import Lock
-from types import ModuleType
+from types import ModuleType as Service
 from typing import Any, Literal, NamedTuple, TypeVar
 from urllib.parse import SplitResult
 
@@ -115,12 +115,7 @@ class Connection:
     )
 
     def __init__(
-        self,
-        gateway: Gateway,
-        service: ModuleType,
-        tls: ssl.SSLContext | None,
-        term: Term,
-        within_ms: int,
+        self, gateway: Gateway, service: Service, tls: SSLContext | None, term: Term, within_ms: int
     ) -> None:
         """Connect, and begin a term; raise OSError (which covers time-outs and TLS) on failure."""
         if within_ms <= 0:
@@ -216,7 +211,7 @@ class Connection:
 class Pool:
     """At most `gateway.pool` connections to a Thrift service; safe for threads and across fork."""
 
-    def __init__(self, gateway: Gateway, service: ModuleType, clock: Clock) -> None:
+    def __init__(self, gateway: Gateway, service: Service, clock: Clock) -> None:
         self.gateway = gateway
         self._service = service
         self._clock = clock
