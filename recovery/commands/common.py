@@ -45,10 +45,7 @@ TransactionsOption = Annotated[
     str, typer.Option("--transactions", help="The transaction table.", metavar="TABLE")
 ]
 LOCKS = typer.Option(
-    "--locks",
-    envvar="TXN_LOCKS",
-    metavar="URI",
-    help="The lock manager: zookeeper://host:port/base, or any store.",
+    "--locks", envvar="TXN_LOCKS", metavar="URI", help="zookeeper://host:port/base, or any store."
 )
 LocksOption = Annotated[str, LOCKS]
 MaybeLocksOption = Annotated[str | None, LOCKS]

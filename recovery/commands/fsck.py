@@ -61,10 +61,7 @@ def fsck(
         None, metavar="FILE", help="Write the series of alerts, for Prometheus' textfile collector."
     ),
     spark: str | None = Option(
-        None,
-        "--spark",
-        metavar="[MASTER]",
-        help="Check on Spark's executors: those of this master, else this machine's cores.",
+        None, "--spark", metavar="[MASTER]", help="Check on this Spark master, else on local cores."
     ),
 ) -> None:
     """Find what crashed clients left behind; with --repair, finish or undo it.

@@ -205,11 +205,8 @@ def _get(row: bytes, keys: Sequence[Key], stamps: Collection[Key]) -> Any:
 def _divide(rows: KeysByRow) -> list[KeysByRow]:
     if len(rows) <= ROWS_A_REQUEST:
         return [rows] if rows else []
-    names = list(rows)
-    return [
-        {row: rows[row] for row in names[start : start + ROWS_A_REQUEST]}
-        for start in range(0, len(names), ROWS_A_REQUEST)
-    ]
+    parts = places.cut([*rows], len, BYTES_A_REQUEST, ROWS_A_REQUEST)
+    return [{row: rows[row] for row in part} for part in parts]
 
 
 @check_reply
