@@ -155,9 +155,7 @@ def capture_trace() -> dict[str, str]:
 
 def continue_trace(headers: Headers | None) -> AbstractContextManager[None]:
     """Continue under a context that was captured elsewhere, if this process traces."""
-    if not headers or not _has_api():
-        return nullcontext()
-    return _attach(_extract(headers))
+    return _attach(_extract(headers)) if headers and _has_api() else nullcontext()
 
 
 def continue_traces(headers: Sequence[Headers | None]) -> AbstractContextManager[None]:

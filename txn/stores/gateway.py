@@ -260,25 +260,20 @@ class Pool:
             repeat, term = False, term._replace(now_ms=self._clock.monotonic_ms())
 
     def run(
-        self,
-        requests: Sequence[Request[T]],
-        *,
-        repeat: bool,
-        ahead: int = 1,
-        connections: int | None = None,
+        self, requests: list[Request[T]], *, repeat: bool, ahead: int = 1, most: int | None = None
     ) -> list[T]:
         """Carry out requests in parallel and return their results, in order.
 
         ahead: unanswered requests per connection; more than one only if all replies are short, or
         the requests behind the first long reply.
-        connections: the most connections to use.
+        most: of the connections to use.
         See `run_one` for the rest. After an error, the other requests may have taken effect.
         """
         if len(requests) == 1:
             return [self.run_one(Connection.call, requests[0], repeat=repeat)]
         if not requests:
             return []
-        most = len(requests) if connections is None else connections
+        most = len(requests) if most is None else most
         return self.run_one(self.send_all, requests, ahead, most, repeat=repeat)
 
     def send_all(

@@ -221,9 +221,7 @@ def _make_filtered(selection: Selection, reverse: bool = False) -> FilteredScan 
 def _read_row(plan: ReadPlan, row: bytes) -> list[CellVersion]:
     escaped = catalog.escape_row(row)
     filtered = _make_filtered(plan.selection)
-    if filtered is None:
-        return plan.read_row(escaped)
-    return filtered.read_row(plan, escaped, row)
+    return filtered.read_row(plan, escaped, row) if filtered else plan.read_row(escaped)
 
 
 def _holds(condition: Condition, found: CellVersion | None) -> bool:

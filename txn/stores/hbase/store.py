@@ -122,7 +122,7 @@ class HBaseStore(HBaseTables):
         is_one_each = len(wanted) > 1 and all(len(part) == 1 for part in wanted)
         if is_one_each and all(_bytes(group) <= AHEAD_BYTES for group in groups[1:]):
             in_turn = [request for part in wanted for request in part]
-            found = self._run(keys, in_turn, repeat=True, ahead=AHEAD, connections=1)
+            found = self._run(keys, in_turn, repeat=True, ahead=AHEAD, most=1)
             return [], places.complete(keys, found)
         for part in wanted:
             found += self._run(keys, part, repeat=True)
@@ -285,7 +285,7 @@ class HBaseStore(HBaseTables):
     def close(self) -> None:
         self._pool.close()
 
-    def _run(self, keys: Iterable[Key], requests: Sequence[Request[T]], **options: Any) -> list[T]:
+    def _run(self, keys: Iterable[Key], requests: list[Request[T]], **options: Any) -> list[T]:
         return self._call(keys, b"", self._pool.run, requests, **options)
 
     def _ask(
