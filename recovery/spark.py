@@ -19,16 +19,8 @@ from re import fullmatch
 from tempfile import TemporaryDirectory
 from typing import Any, NamedTuple
 
-from recovery.findings import (
-    GRACE_MS,
-    RETENTION_MS,
-    Ages,
-    CheckOptions,
-    FindingResult,
-    Tally,
-    finding_document,
-    result_document,
-)
+from recovery import findings
+from recovery.findings import Ages, FindingResult, Tally
 from recovery.fsck import check_data, check_transactions, handle_findings, list_data, require_tables
 from recovery.opening import open_store_of
 from recovery.tables import check_counts
@@ -76,16 +68,14 @@ class Inspection:
 
 
 class Share(NamedTuple):
-    """Part of the transaction table or a data table; or, if fenced, tables whose lock counts to
-    check."""
+    """Part of the transaction table or a data table; counted: tables whose lock counts to check."""
 
     span: Span
     is_data: bool
     counted: Sequence[bytes] = ()
 
 
-Reported = FindingResult | Tally
-"""A finding of a task or, at its end, the rows and young items that it counted."""
+Reported = FindingResult | Tally  # a finding of a task or, at its end, what it has counted
 
 
 def fsck(
@@ -93,8 +83,8 @@ def fsck(
     uri: str,
     *,
     transactions: str = TRANSACTIONS,
-    grace_ms: int = GRACE_MS,
-    retention_ms: int = RETENTION_MS,
+    grace_ms: int = findings.GRACE_MS,
+    retention_ms: int = findings.RETENTION_MS,
     scan: Collection[str | bytes] = (),
     repair: bool = False,
     partitions: int | None = None,
@@ -171,9 +161,9 @@ def list_lines(found: Reported) -> list[tuple[str | None, ...]]:
     if isinstance(found, Tally):
         return []
     finding, result = found
-    document, key = finding_document(finding), finding.key
+    document, key = findings.finding_document(finding), finding.key
     names = (key.table, key.row, key.family, key.column) if key else (None,) * 4
-    became = result_document(result) if result else {}
+    became = findings.result_document(result) if result else {}
     return [
         (
             *(document[name] for name in ("kind", "severity", "transaction")),
@@ -216,8 +206,8 @@ class FindingsReader(DataSourceReader):
         options.check(OPTIONS)
         check_columns(schema, FINDINGS_SCHEMA)
         access = options.access()
-        grace_ms = options.whole("graceMs", GRACE_MS, 0)
-        ages = Ages(grace_ms, options.whole("retentionMs", RETENTION_MS, 0))
+        grace_ms = options.whole("graceMs", findings.GRACE_MS, 0)
+        ages = Ages(grace_ms, options.whole("retentionMs", findings.RETENTION_MS, 0))
         name = as_bytes("transactions", access.transactions).decode()
         self._wanted = Inspection(access.uri, name, ages, policy=access.policy)
         self._scan = options.names("scan")
@@ -237,8 +227,7 @@ class FindingsReader(DataSourceReader):
 # ---------------------------------------------------------------------------------- in a task
 
 
-_OPENED = ExitStack()
-"""The open resources of this process, for all its tasks."""
+_OPENED = ExitStack()  # the open resources of this process, for all its tasks
 
 
 @cache
@@ -259,11 +248,12 @@ def inspect_shares(wanted: Inspection, shares: Iterable[Share]) -> Iterator[Repo
 
     for share in shares:
         if share.counted:
-            findings = check_counts(context, share.counted)
+            found = check_counts(context, share.counted)
         else:
             check = check_data if share.is_data else check_transactions
-            findings = check(context, share.span, CheckOptions(wanted.ages, count, tally.young))
-        yield from handle_findings(context, findings, do_repair=wanted.repairs)
+            options = findings.CheckOptions(wanted.ages, count, tally.young)
+            found = check(context, share.span, options)
+        yield from handle_findings(context, found, do_repair=wanted.repairs)
     yield tally
 
 

@@ -32,8 +32,7 @@ T = TypeVar("T")
 
 MINUTE_MS = 60_000
 MINUTES = 60
-RECENT = 3
-"""The number of minutes, including the present one, that are counted again each time."""
+RECENT = 3  # the number of minutes, including the present one, that are counted again each time
 OUTCOME_CELLS = [(FAMILY, name) for name in (b"status", b"reason", *(each.at for each in Status))]
 CONFLICTS = (
     *("key is locked", "key of a scanned range is locked", "scanned rows keep changing"),
@@ -49,21 +48,15 @@ NO_STATUS = "no status"
 OUTCOMES = COMMITTED, ABORTED, UNDECIDED = ("committed", "aborted", "undecided")
 
 STEP_ROWS = 2_000
-SAMPLED_ROWS, SAMPLED_OF_HOUR = 200, 2_000
-"""How many rows of a minute are kept, and how many of all tell the times of their phases."""
+SAMPLED_ROWS, SAMPLED_OF_HOUR = 200, 2_000  # of a minute; of an hour, for its phases
 WHOLE_ROWS = 40
-WHOLE_BYTES = 256_000
-"""How many rows of a minute, and bytes, are read for the keys of their requests."""
+WHOLE_BYTES = 256_000  # rows of a minute, and bytes, that are read for the keys of their requests
 KEYS_OF_REQUEST = 100
 LOCKS, LOCK_FAMILIES = TABLE.encode(), (OBJECTS.encode(), SESSIONS.encode())
-KEPT_KEYS = 100
-"""How many keys are counted of a request, and kept of a minute."""
-MOST_NAMED = 20
-"""How many keys, reasons and tables an hour names."""
+KEPT_KEYS = 100  # how many keys are counted of a request, and kept of a minute
+MOST_NAMED = 20  # how many keys, reasons and tables an hour names
 
-
-Steps = tuple[Status, Status]
-"""Two statuses that follow each other in a row; the time between them is a phase."""
+Steps = tuple[Status, Status]  # they follow each other in a row; the time between is a phase
 
 
 class Latency(NamedTuple):
@@ -163,7 +156,6 @@ class Hour:
 
     @property
     def missing(self) -> int:
-        """Return the number of minutes of which nothing was read yet."""
         return MINUTES - len(self.minutes)
 
     @property

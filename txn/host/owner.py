@@ -9,8 +9,7 @@ from pathlib import Path
 
 from txn.errors import InvalidRequestError
 
-MAX_NAME = 64
-"""The most characters of a program's name, and of a host's."""
+MAX_NAME = 64  # the most characters of a program's name, and of a host's
 
 
 def name_owner(name: str | None = None) -> str:
