@@ -87,9 +87,6 @@ def _properties(settings: Settings, *, of_hadoop: bool) -> str:
     )
 
 
-# --------------------------------------------------------------------------------------- processes
-
-
 @dataclass(frozen=True, slots=True)
 class Role:
     name: str

@@ -170,9 +170,6 @@ def _read_state(process: Process) -> ProcessState | None:
         return ProcessState.GONE
 
 
-# ---------------------------------------------------------------------------------------- answers
-
-
 def port_answers(port: int) -> bool:
     try:
         with socket.create_connection(("127.0.0.1", port), TIMEOUT_S):

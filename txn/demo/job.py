@@ -134,9 +134,6 @@ class Way:
             yield count
 
 
-# ------------------------------------------------------------- a transaction for each flight
-
-
 def load_by_partition(load: Load, total: int) -> None:
     load.divide(total).foreachPartition(load.make_task())
 
@@ -149,9 +146,6 @@ def load_by_arrow(load: Load, total: int) -> None:
         return iter(())
 
     load.divide(total).mapInArrow(load_batches, "nothing int").count()
-
-
-# ------------------------------------------------------------ by the format of the data source
 
 
 class TableWrite(NamedTuple):
@@ -233,9 +227,6 @@ WAYS: Mapping[WayName, Way] = {
     "stream": Way(load_by_stream, 2),
     "atomic": Way(load_atomically, 2, is_atomic=True),
 }
-
-
-# ------------------------------------------------------------------------------- the process
 
 
 def report(event: str, **facts: Any) -> None:

@@ -334,8 +334,6 @@ class Connections(Forked):
         with suppress(Exception):  # an interrupt may have left its objects half made
             client.connection.invalidate()
 
-    # ------------------------------------------------------------------------------- forks
-
     def before_fork(self) -> None:
         """Wait for running transactions, up to a limit, and close SQLite's connections. No
         transaction begins until the fork is over."""

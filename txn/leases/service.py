@@ -273,8 +273,6 @@ class LeaseService:
     def __exit__(self, *_: object) -> None:
         self.close()
 
-    # ------------------------------------------------------------------------------- one grab
-
     def _retry_until_granted(self, request: _Grab, due_ms: int) -> int:
         tries = 0
         while True:

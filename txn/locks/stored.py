@@ -60,9 +60,6 @@ MOST_OBJECTS = 20_000
 """Most rows that are listed: an object keeps its row, with its token, when its queue is empty."""
 
 
-# ------------------------------------------------------------------------------ rows of queues
-
-
 @dataclass(frozen=True, slots=True)
 class QueuedRequest:
     """One request in a queue, granted or waiting. session: None if the lock survives it."""
@@ -139,9 +136,6 @@ def _read_queues(rows: Iterable[Row], within: Path | None = None) -> Iterator[tu
         if within is None or at == within or within in at.parents:
             for cell in row.cells.values():
                 yield at, Queue.decode(row.row, cell.value)
-
-
-# ----------------------------------------------------------------------------------- sessions
 
 
 class Session:
@@ -266,9 +260,6 @@ def _read_lease_ms(name: str, cell: Cell) -> int:
         return int(stored["lease_ms"])
     except ValueError as error:
         raise CorruptRowError("a lock session does not decode", row=name.encode()) from error
-
-
-# ------------------------------------------------------------------------- the lock manager's
 
 
 class StoredQueues:
@@ -451,9 +442,6 @@ class _Attempt:
             return any((each.ticket, each.token) == wanted for each in queue.requests)
 
         return all(cells[key] is not None for key in alive) and all(map(is_granted, tokens))
-
-
-# --------------------------------------------------------------------------- for listing only
 
 
 class StoredLockReader:

@@ -212,9 +212,6 @@ def _mark_regions(context: Context, name: bytes) -> tuple[tuple[bytes, ...], tup
     return tuple(splits), tuple(marks[key] for key in keys)
 
 
-# ---------------------------------------------------------------------------------------- readers
-
-
 def restore_rows(
     context: Context, spans: Sequence[Span], instant: Instant, rows: Iterable[Row]
 ) -> Iterator[Row]:

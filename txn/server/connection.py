@@ -217,8 +217,6 @@ class ClientConnection:
         with suppress(OSError):
             socket.socket.shutdown(self._socket, socket.SHUT_RD)
 
-    # -------------------------------------------------------------------------- requests
-
     def _serve(self) -> None:
         source = self._source
         reader: wire.WireReader | None = None
@@ -295,8 +293,6 @@ class ClientConnection:
         result.__dict__["success"] = returned
         return result
 
-    # ---------------------------------------------------------------------------- memory
-
     def _charge(self, size: int) -> None:
         self._charged += size
         if self._charged - self._taken > UNCHARGED:
@@ -308,8 +304,6 @@ class ClientConnection:
         if self._taken:
             self._shared.memory.give_back(self._taken)
         self._charged = self._taken = 0
-
-    # ---------------------------------------------------------------------------- socket
 
     def _prepare(self) -> None:
         """Limit every wait, in the kernel where possible: that saves a system call."""

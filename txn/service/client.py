@@ -379,8 +379,6 @@ class RemoteBackend:
         self._group_commit.close()
         self._service.close()
 
-    # ------------------------------------------------------------------------- lost answers
-
     def _send_again(self, send: Callable[[int], Committed], until_ms: int) -> Committed | None:
         """Send a request with a `once` token again. Only a commit shows the outcome of the first
         one: if this one is refused, the first may still be in progress."""

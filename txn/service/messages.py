@@ -71,9 +71,6 @@ def name_part(name: bytes, number: int) -> bytes:
     return b"%b/%d" % (name, number)
 
 
-# ---------------------------------------------------------------------- keys and their cells
-
-
 def encode_key(key: Key) -> Any:
     if not key.table:
         raise InvalidRequestError("the key names no table", key=key)
@@ -113,9 +110,6 @@ def _decode_cells(messages: Sequence[Any]) -> dict[Key, Cell | None]:
 
 def _decode_values(messages: Sequence[Any]) -> dict[Key, Cell]:
     return {key: cell for key, cell in _decode_cells(messages).items() if cell is not None}
-
-
-# ------------------------------------------------------------------------------ assertions
 
 
 def encode_assertions(assertions: Iterable[Assertion]) -> list[Any]:
@@ -159,9 +153,6 @@ def decode_assertions(messages: Sequence[Any]) -> list[Assertion]:
         else:
             raise InvalidRequestError("unknown kind of assertion", kind=node.kind)
     return stack
-
-
-# ------------------------------------------------------------------------ results and errors
 
 
 def _encode_failed(error: AssertionFailedError) -> Any:
@@ -265,9 +256,6 @@ def decode_result(message: Any) -> Committed | TxnError:
             done = TYPES[kind].decode(found) if kind in TYPES else decode_error(found)
             return done
     return MaybeApplied(UNKNOWN_KIND)
-
-
-# -------------------------------------------------------------------------- types and methods
 
 
 PLAIN = MessageCodec(lambda value: value, lambda message: message)

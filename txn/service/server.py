@@ -218,8 +218,6 @@ class Transactional:
     def ensureTable(self, table: bytes, families: Sequence[bytes], options: Any) -> None:
         self._engine.ensure_table(table, families)
 
-    # ------------------------------------------------------------------- cells, for recovery
-
     storeRead = pass_on("storeRead", "read")
     storeVersions = pass_on("storeVersions", "read_versions")
     storeTables = pass_on("storeTables", "list_tables")

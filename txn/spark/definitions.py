@@ -149,9 +149,6 @@ def check_columns(schema: types.StructType, known: types.StructType) -> None:
             )
 
 
-# --------------------------------------------------------------------------------- our own way
-
-
 def _read_own(options: SourceOptions, schema: types.StructType | None) -> TableDefinition:
     names = schema.names if schema else []
     row = _parse_columns("row", options.require("row"), names)
@@ -206,9 +203,6 @@ def _parse_columns(
             )
         )
     return columns
-
-
-# ------------------------------------------------------------ those of HBase's connector and SHC
 
 
 def _read_connector(options: SourceOptions) -> TableDefinition:

@@ -66,9 +66,6 @@ YOUNG_OBJECTS = 10_000
 """The number of new objects between two garbage collections of a worker."""
 
 
-# ---------------------------------------------------------------------------------------- workers
-
-
 @dataclass(frozen=True, slots=True)
 class Access:
     """How a task opens its store, as in `txn.connect`. Nothing is created: a wrong name is an
@@ -146,9 +143,6 @@ def find_partition() -> int:
     context = TaskContext.get()
     assert context is not None
     return context.partitionId()
-
-
-# ----------------------------------------------------------------------------------------- counts
 
 
 @dataclass(frozen=True, slots=True)
@@ -258,9 +252,6 @@ class Counts:
 
     def summary(self) -> Summary:
         return self.accumulator.value.summary
-
-
-# -------------------------------------------------------------------------------------- partitions
 
 
 class PartitionError(TxnError):

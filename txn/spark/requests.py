@@ -53,9 +53,6 @@ MAX_ROW_TEXT = 1_000
 """The most rows of a group, and characters of them, in an error message."""
 
 
-# ----------------------------------------------------------------------------------------- tokens
-
-
 @dataclass(frozen=True)
 class Naming:
     """Columns whose values together name something, as a text that is unique to those values."""
@@ -109,9 +106,6 @@ class RowTokens:
         self._seen[short] = repeated + 1
         number = (b"%d" % repeated,) if repeated else ()
         return make_token(self._prefix, content.hex().encode(), *number)
-
-
-# ------------------------------------------------------------------------------------- conditions
 
 
 @dataclass(frozen=True)
@@ -261,9 +255,6 @@ def _drop_nulls(item: Any) -> Any:
         return item
     kept = {name: _drop_nulls(part) for name, part in item.items() if part is not None}
     return {**kept, "timestamp": item.get("timestamp")} if "version" in kept else kept
-
-
-# --------------------------------------------------------------------------------------- requests
 
 
 class SourceRow(NamedTuple):

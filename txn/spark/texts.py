@@ -37,9 +37,6 @@ Write = Callable[[types.DataType, Any], str]
 Read = Callable[[types.DataType, Any], Any]
 
 
-# ----------------------------------------------------------------------------------------- times
-
-
 def list_plain_values(values: pa.Array) -> list[Any]:
     """Return the values of a column, which may be nested, with instants, timestamps without a zone
     and intervals as microseconds, dates as days and times of day as nanoseconds."""
@@ -114,9 +111,6 @@ def _format_micros(micros: int) -> str:
     text = (_EPOCH + (micros - cycles * _CYCLE) * _MICROSECOND).isoformat()
     year = int(text[:4]) + cycles * _CYCLE_YEARS
     return f"{year:04d}{text[4:]}" if 0 <= year < 10_000 else f"{year:+05d}{text[4:]}"
-
-
-# ------------------------------------------------------------------------------------------ JSON
 
 
 def check_json(kind: types.DataType) -> None:

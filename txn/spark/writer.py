@@ -66,9 +66,6 @@ RETENTION_MS = 7 * 24 * 3_600_000
 """The retention of tokens of an unnamed job: none of its tasks runs again a week after a commit."""
 
 
-# --------------------------------------------------------------------------------------- rejects
-
-
 @dataclass(frozen=True)
 class Rejects:
     """What is done about rejects. They fail the task unless they are at least counted. A conflict,
@@ -189,9 +186,6 @@ def parse_rejects(options: SourceOptions) -> Rejects:
         table = where.removeprefix(TABLE).encode()
         return Rejects(True, table, (options.text("rejectsFamily") or "r").encode())
     return Rejects(True, folder=Path(where.removeprefix("file://")).absolute())
-
-
-# ---------------------------------------------------------------------------------------- writers
 
 
 @dataclass(frozen=True)

@@ -346,9 +346,6 @@ def _read_constant(words: list[Word]) -> Constant | None:
     return None
 
 
-# ------------------------------------------------------------- values of markers, and IDENTIFIER
-
-
 def bind_values(sql: str, args: Args | None = None) -> str:
     """Replace parameter markers by their values, and IDENTIFIER(..) by the name that it gives.
     args: as in `spark.sql`, by name or in order."""

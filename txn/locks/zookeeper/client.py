@@ -245,8 +245,6 @@ class ZooKeeperClient:
         self._client.stop()
         self._client.close()
 
-    # -------------------------------------------------------------------------- single calls
-
     def list_children(self, folders: Sequence[str]) -> list[list[str]]:
         """Return the names in each folder, in one round trip; a missing folder has none."""
         calls = [methodcaller("get_children_async", folder) for folder in folders]
@@ -284,8 +282,6 @@ class ZooKeeperClient:
                 calls = [methodcaller("delete_async", folder) for folder in folders]
                 self._call_all(calls, self._session_ms)
 
-    # ------------------------------------------------------------------- all or nothing, once
-
     def apply(self, steps: Sequence[Step]) -> None:
         """Take all steps or none, once. Raises NodeMissing if a folder or a node is missing, and
         ReplyLost if the reply was lost."""
@@ -311,8 +307,6 @@ class ZooKeeperClient:
         for step in steps:
             step(request)
         return request
-
-    # ------------------------------------------------------------------------------- details
 
     def _call_all(
         self, calls: Sequence[Callable[[BoundedClient], Any]], within_ms: int = CALL_WITHIN_MS

@@ -55,9 +55,6 @@ MODES = {"read": Mode.SHARED, "write": Mode.EXCLUSIVE}
 NODE = re.compile(r"(read|write)-([0-9a-f]{32})-(-?[0-9]{10})")
 
 
-# ---------------------------------------------------------------------- nodes and folders
-
-
 class Node(NamedTuple):
     number: int
     mode: Mode
@@ -182,9 +179,6 @@ class QueueReader:
 def open_lock_reader(ensemble: Ensemble) -> QueueReader:
     """Open a reader in a session of its own, which owns nothing."""
     return QueueReader(ZooKeeperClient(ensemble, SESSION_MS, SystemClock()), Folders(ensemble.base))
-
-
-# ---------------------------------------------------------------------- the lock manager's
 
 
 class ZooKeeperQueues:
