@@ -30,16 +30,7 @@ from pyspark.sql import functions as f
 
 from txn.client.engine import Engine
 from txn.client.parts import PartsClient
-from txn.demo.data import (
-    COLUMNS,
-    ENTRY,
-    FAMILY,
-    DemoTables,
-    WayName,
-    flight_request,
-    flight_row,
-    tables_named,
-)
+from txn.demo import data
 from txn.demo.proof import reconcile
 from txn.policy import Policy
 from txn.protocol.row import FAMILY as OWN_FAMILY
@@ -61,7 +52,7 @@ MOST_OF_A_TASK = 500
 # The lock TTL: how long locks of a killed worker block others. The default suits clusters better.
 LOCK_TTL_MS = 2_000
 # One part per task of a transaction in parts, so that the number of parts shows the progress.
-PART_KEYS = MOST_OF_A_TASK * len(COLUMNS)
+PART_KEYS = MOST_OF_A_TASK * len(data.COLUMNS)
 
 
 @dataclass(frozen=True, slots=True)
@@ -69,7 +60,7 @@ class Load:
     """A load and its settings. counts: of transactions. folder: for what outlives a job's death."""
 
     uri: str
-    tables: DemoTables
+    tables: data.DemoTables
     flights: DataFrame
     counts: Counts
     folder: Path
@@ -86,8 +77,8 @@ class Load:
         return partial(
             commit_partition,
             self.uri,
-            to_request=partial(flight_request, self.tables),
-            once=flight_row,
+            to_request=partial(data.flight_request, self.tables),
+            once=data.flight_row,
             job="flights",
             counts=self.counts,
             transactions=self.tables.transactions,
@@ -169,13 +160,13 @@ def list_writes(load: Load, flights: DataFrame) -> list[TableWrite]:
     route = f.concat(f.lit("route/"), "origin", f.lit("-"), f.coalesce("dest", f.lit("")))
     aircraft = f.concat(f.lit("aircraft/"), "tailnum")
     entries = f.array(*(f.concat(index, f.lit("/"), row) for index in (route, aircraft)))
-    of_flights = named.select("row", *COLUMNS)
-    of_entries = named.select(f.explode(entries).alias("entry"), row.alias(ENTRY))
+    of_flights = named.select("row", *data.COLUMNS)
+    of_entries = named.select(f.explode(entries).alias("entry"), row.alias(data.ENTRY))
     of_entries = of_entries.where("entry is not null")  # aircraft not known
-    store = {"uri": load.uri, "transactions": load.tables.transactions, "family": FAMILY}
+    store = {"uri": load.uri, "transactions": load.tables.transactions, "family": data.FAMILY}
     return [
         TableWrite(of_flights, store | {"table": load.tables.flights, "row": "row"}, "row"),
-        TableWrite(of_entries, store | {"table": load.tables.indexes, "row": "entry"}, ENTRY),
+        TableWrite(of_entries, store | {"table": load.tables.indexes, "row": "entry"}, data.ENTRY),
     ]
 
 
@@ -220,7 +211,7 @@ def count_options(load: Load) -> dict[str, str]:
     return {"lock_ttl_ms": str(LOCK_TTL_MS), "counts": load.counts.name_accumulator()}
 
 
-WAYS: Mapping[WayName, Way] = {
+WAYS: Mapping[data.WayName, Way] = {
     "partition": Way(load_by_partition, 1),
     "arrow": Way(load_by_arrow, 1),
     "writer": Way(load_by_writer, 2),
@@ -238,7 +229,7 @@ def read_flights(spark: SparkSession, csv: Path) -> DataFrame:
     return spark.read.csv(str(csv), header=True, nullValue="NA")
 
 
-def load_flights(load: Load, by: WayName) -> int:
+def load_flights(load: Load, by: data.WayName) -> int:
     """Commit each flight that is not loaded yet, exactly once; return how many transactions that
     is."""
     with reporting("reading", dict):
@@ -274,7 +265,7 @@ def reporting(event: str, facts: Callable[[], dict[str, Any]]) -> Iterator[None]
 def main(arguments: list[str]) -> int:
     parser = argparse.ArgumentParser(prog="txn.demo.job")
     parser.add_argument("--store", required=True)
-    parser.add_argument("--tables", type=tables_named, required=True)
+    parser.add_argument("--tables", type=data.tables_named, required=True)
     parser.add_argument("--csv", type=Path, required=True)
     parser.add_argument("--folder", type=Path, required=True)
     parser.add_argument("--by", choices=list(WAYS), default="partition")

@@ -22,20 +22,12 @@ from dataclasses import asdict, dataclass, field
 from itertools import islice
 from typing import Any, NamedTuple
 
+from txn import errors
 from txn.assertions import Exact, Some, Version
 from txn.client.block import OptimisticTransaction
 from txn.client.engine import Engine
 from txn.clock import Clock, SystemClock
 from txn.documents import check_types, parse_stored
-from txn.errors import (
-    AbortedError,
-    AssertionFailedError,
-    CorruptRowError,
-    DeadlineError,
-    InvalidRequestError,
-    StoreClosedError,
-    TxnError,
-)
 from txn.locks.held import Grant, Heartbeat
 from txn.locks.manager import Removal, SessionEnded, Ticket
 from txn.locks.model import Lock, LockListing, LockRequest, Mode, Owner, Path, path
@@ -115,7 +107,7 @@ class Queue(NamedTuple):
             check_types(stored, {"token": int, "queue": list})
             return Queue(stored["token"], tuple(map(_decode_request, stored["queue"])))
         except (ValueError, TypeError) as error:
-            raise CorruptRowError("not a queue of locks", row=row) from error
+            raise errors.CorruptRowError("not a queue of locks", row=row) from error
 
 
 def _decode_request(stored: dict[str, Any]) -> QueuedRequest:
@@ -132,7 +124,7 @@ def _read_queues(rows: Iterable[Row], within: Path | None = None) -> Iterator[tu
             at = path(row.row.decode())
         except ValueError as error:
             message = "not the row of an object that is locked"
-            raise CorruptRowError(message, row=row.row) from error
+            raise errors.CorruptRowError(message, row=row.row) from error
         if within is None or at == within or within in at.parents:
             for cell in row.cells.values():
                 yield at, Queue.decode(row.row, cell.value)
@@ -169,7 +161,7 @@ class Session:
         that happens when the lease ends."""
         self.heartbeat.ended = True
         self.heartbeat.stop()
-        with suppress(TxnError):
+        with suppress(errors.TxnError):
             self._engine.commit([Delete(self.key)])
 
     def _value(self) -> bytes:
@@ -179,7 +171,7 @@ class Session:
         self._count += 1
         try:
             self._engine.commit([Mutation(self.key, self._value())], [Some(self.key)])
-        except AssertionFailedError:
+        except errors.AssertionFailedError:
             return False
         return True
 
@@ -202,7 +194,7 @@ class Sessions:
         """Return our live session, or open a new one."""
         with self._guard:
             if self._closed:
-                raise StoreClosedError("the lock manager was closed")
+                raise errors.StoreClosedError("the lock manager was closed")
             own = self._own
             if not own or not own[-1].has_begun or own[-1].heartbeat.lost:
                 key = make_session_key(f"{self._rng.getrandbits(128):032x}", self._table)
@@ -243,7 +235,7 @@ class Sessions:
     def _end(self, key: Key, cell: Cell) -> bool:
         try:
             self._engine.commit([Delete(key)], [Exact(key, cell.value)])
-        except AbortedError:
+        except errors.AbortedError:
             return False  # it lives, or another observer is ending it
         return True
 
@@ -259,7 +251,7 @@ def _read_lease_ms(name: str, cell: Cell) -> int:
         check_types(stored, {"lease_ms": int})
         return int(stored["lease_ms"])
     except ValueError as error:
-        raise CorruptRowError("a lock session does not decode", row=name.encode()) from error
+        raise errors.CorruptRowError("a lock session does not decode", row=name.encode()) from error
 
 
 class StoredQueues:
@@ -371,11 +363,11 @@ class _Attempt:
         try:
             deadline_ms = max(schedule.left_ms or 0, TRY_WITHIN_MS)
             return self._queues.engine.run(work, deadline_ms=deadline_ms)
-        except DeadlineError:
+        except errors.DeadlineError:
             if schedule.left_ms is None:
                 raise
             return denial or Denial(self._wanted[0], ())
-        except AssertionFailedError as failed:
+        except errors.AssertionFailedError as failed:
             if self._session is not None:
                 self._session.heartbeat.ended = True
             raise SessionEnded("our session was ended while we waited") from failed
@@ -461,7 +453,7 @@ class StoredLockReader:
         """Return the first locks, without those of ended sessions. Locks of silent sessions are
         included, since they still exclude others."""
         if not self.is_there:
-            raise InvalidRequestError("no table of locks", table=self._table)
+            raise errors.InvalidRequestError("no table of locks", table=self._table)
         columns = frozenset({(OBJECTS.encode(), COLUMN.encode())})
         rows = scan_rows(self._context, Span(self._table, columns=columns), self._read)
         queues = sorted(islice(_read_queues(rows), MOST_OBJECTS + 1), key=lambda each: each[0])

@@ -12,15 +12,8 @@ from pathlib import Path
 from typing import Any
 from urllib.parse import SplitResult, parse_qsl, urlencode
 
+from txn import errors
 from txn.clock import Clock
-from txn.errors import (
-    InvalidRequestError,
-    MaybeApplied,
-    NotApplied,
-    StoreClosedError,
-    StoreError,
-    TxnError,
-)
 from txn.host.tokens import read_token
 from txn.model import (
     Cell,
@@ -62,7 +55,7 @@ def parse_server(parts: SplitResult) -> tuple[Gateway, str | None]:
     options = parse_qsl(parts.query, keep_blank_values=True)
     tokens = [(name, value) for name, value in options if name in ("token", "token_file")]
     if len(tokens) > 1:
-        raise InvalidRequestError("give one token, or one token_file", given=len(tokens))
+        raise errors.InvalidRequestError("give one token, or one token_file", given=len(tokens))
     token = dict(tokens).get("token")
     if "token_file" in dict(tokens):
         token = read_token(Path(dict(tokens)["token_file"]))
@@ -130,7 +123,7 @@ class ServedStore:
         """Carry out the checks in one request, which is never repeated."""
         results: list[bool] = self._call("storeCheck", checks, durable) if checks else []
         if len(results) != len(checks):
-            raise MaybeApplied("answers are missing", asked=len(checks), got=len(results))
+            raise errors.MaybeApplied("answers are missing", asked=len(checks), got=len(results))
         return results
 
     check_and_read = check_then_read
@@ -154,7 +147,7 @@ class ServedStore:
             arguments = (table, start, stop, columns, exclude, reverse)
             try:
                 rows, following = self._call("storeScan", *arguments, repeat=True)
-            except MaybeApplied as error:
+            except errors.MaybeApplied as error:
                 if exclude is None or not isinstance(error.__cause__, TimeoutError):
                     raise
                 exclude = None
@@ -201,19 +194,19 @@ class ServedStore:
     def _call(self, name: str, *values: Any, repeat: bool = False) -> Any:
         try:
             return self._service.call(name, *values, repeat=repeat)
-        except (NotApplied, MaybeApplied, StoreClosedError):
+        except (errors.NotApplied, errors.MaybeApplied, errors.StoreClosedError):
             raise
-        except StoreError as error:  # the server's store failed, at any point of the work
-            raise MaybeApplied(str(error)) from error
+        except errors.StoreError as error:  # the server's store failed, at any point of the work
+            raise errors.MaybeApplied(str(error)) from error
 
 
 def refuse_missing(asked: Collection[Key], found: Mapping[Key, Any]) -> None:
     """Raise NotApplied if an answer lacks keys, each of which it must name, even if absent."""
     if lacking := [key for key in asked if key not in found]:
-        raise NotApplied("keys are missing in the server's answer", keys=lacking[:3])
+        raise errors.NotApplied("keys are missing in the server's answer", keys=lacking[:3])
 
 
-def _decode_refusal(refused: GatewayError, server: str) -> TxnError:
+def _decode_refusal(refused: GatewayError, server: str) -> errors.TxnError:
     """Return the error for a server's exception. An exception outside the interface is a failure of
     the server at any point of the work, or an unknown method."""
     cause = refused.__cause__
@@ -221,8 +214,8 @@ def _decode_refusal(refused: GatewayError, server: str) -> TxnError:
         try:
             return check_reply(decode_error)(cause)
         except Garbled as error:
-            return MaybeApplied(str(error), server=server, error=type(cause).__name__)
+            return errors.MaybeApplied(str(error), server=server, error=type(cause).__name__)
     if getattr(cause, "type", None) == UNKNOWN_METHOD:
         message = "the server is of another version and does not know this request"
-        return NotApplied(message, server=server, cause=str(refused))
-    return MaybeApplied("the server failed", server=server, cause=str(refused))
+        return errors.NotApplied(message, server=server, cause=str(refused))
+    return errors.MaybeApplied("the server failed", server=server, cause=str(refused))

@@ -9,10 +9,10 @@ from their job's properties. The checkpoint keeps the id, and a batch that runs 
 number. So the batch finds what its earlier run committed.
 
 The options `onReject` and `rejects` keep rows that failed an assertion, met a conflict or do not
-encode. In a
-table a reject takes the token of its row. So a row is either written or rejected, whatever the
-other attempts of its task do. In a folder each attempt of a task has its own file, under a hidden
-name until the write ends; then the files of the successful attempts get their final names.
+encode. In a table a reject takes the token of its row. So a row is either written or rejected,
+whatever the other attempts of its task do. In a folder each attempt of a task has its own file,
+under a hidden name until the write ends; then the files of the successful attempts get their final
+names.
 """
 
 from __future__ import annotations
@@ -38,17 +38,8 @@ from txn.client.engine import Engine
 from txn.errors import AbortedError, AssertionFailedError, InvalidRequestError, TxnError
 from txn.model import Key, Mutation
 from txn.request import Ack, Committed, Request
+from txn.spark import partitions
 from txn.spark.options import SourceOptions
-from txn.spark.partitions import (
-    Access,
-    Counts,
-    Refused,
-    Summary,
-    commit_requests,
-    find_partition,
-    make_error,
-    open_worker,
-)
 from txn.spark.requests import REQUESTS, RequestBuilder, SourceRows, parse_requests
 from txn.spark.tables import NEW_TABLE, NewTables
 from txn.text import escape, reason_text
@@ -114,7 +105,7 @@ class RejectKeeper:
     partition: int
     file: str | None = None
     unmade: list[tuple[SourceRows, Request, TxnError]] = field(default_factory=list)
-    summary: Summary = field(default_factory=Summary)
+    summary: partitions.Summary = field(default_factory=partitions.Summary)
 
     def refuse_unmade(self, rows: SourceRows, request: Request, why: TxnError) -> None:
         """Keep the rows of a request that cannot be made; the request has their token."""
@@ -125,25 +116,25 @@ class RejectKeeper:
     def flush(self) -> None:
         """Write the rows that make no request, and count them."""
         repeated, count = self._keep(self.unmade), len(self.unmade)
-        self.summary += Summary(repeated=repeated, refused=count - repeated)
+        self.summary += partitions.Summary(repeated=repeated, refused=count - repeated)
         self.unmade.clear()
 
-    def refuse(self, refused: Refused[SourceRows]) -> int:
+    def refuse(self, refused: partitions.Refused[SourceRows]) -> int:
         """Keep the refused requests of a batch, or raise PartitionError. Return how many of them
         another attempt had already decided, and so are repeated."""
         kind = AbortedError if self.rejects.are_kept else AssertionFailedError
         for rows, _, why in refused:
             if not (self.rejects.is_counted and isinstance(why, kind)):
-                raise make_error(rows, why) from why
+                raise partitions.make_error(rows, why) from why
         return self._keep(refused)
 
-    def _keep(self, refused: Refused[SourceRows]) -> int:
+    def _keep(self, refused: partitions.Refused[SourceRows]) -> int:
         repeated = 0
         if refused and self.rejects.table is not None:
             results = self.engine.commit_many([self._make_record(*each) for each in refused])
             for (rows, _, _), result in zip(refused, results, strict=True):
                 if not isinstance(result, Committed):
-                    raise make_error(rows, result) from result
+                    raise partitions.make_error(rows, result) from result
                 repeated += result.repeated
         elif refused and (folder := self.rejects.folder) is not None:
             folder.mkdir(parents=True, exist_ok=True)
@@ -194,7 +185,7 @@ class WritePlan:
     gets a line of JSON at the end. trace: the headers of the transactions' parent span. new_tables:
     how missing tables are created, if they are."""
 
-    access: Access
+    access: partitions.Access
     builder: RequestBuilder
     rejects: Rejects
     batch: int = BATCH
@@ -247,24 +238,24 @@ class WritePlan:
     def write_rows(self, batches: Iterable[pa.RecordBatch], name: str, job: str) -> TaskReport:
         """Commit the rows of a task. name: the prefix of tokens; job: the name of this run of the
         write. When it returns, all commits are complete."""
-        partition, worker = find_partition(), open_worker(self.access)
+        partition, worker = partitions.find_partition(), partitions.open_worker(self.access)
         keeper = RejectKeeper(self.rejects, worker.engine, job, partition)
         reject = keeper.refuse_unmade if self.rejects.are_kept else None
         requests = self.builder.build_requests(batches, f"{name}/{partition}".encode(), reject)
-        summary = commit_requests(
+        summary = partitions.commit_requests(
             worker, requests, keeper.refuse, batch=self.batch, ack=self.ack, trace=self.trace
         )
         keeper.flush()
         summary += keeper.summary
         if self.counts is not None:
-            Counts.find(self.counts).add(summary)
+            partitions.Counts.find(self.counts).add(summary)
         return TaskReport(job, summary, keeper.file)
 
     def end_job(self, job: str, reports: Sequence[TaskReport]) -> None:
         """Rename the files of rejects, and write the metrics; called where the driver is."""
         self.rejects.name_files(job, [report.rejects for report in reports])
         if self.metrics is not None:
-            total = sum((report.summary for report in reports), Summary())
+            total = sum((report.summary for report in reports), partitions.Summary())
             line = {"job": job, "tasks": len(reports), **asdict(total)}
             self.metrics.parent.mkdir(parents=True, exist_ok=True)
             with open(self.metrics, "a", encoding="utf-8") as file:
@@ -274,7 +265,7 @@ class WritePlan:
 @dataclass(frozen=True)
 class TaskReport(WriterCommitMessage):
     job: str
-    summary: Summary
+    summary: partitions.Summary
     rejects: str | None
 
 
