@@ -22,8 +22,7 @@ from txn.errors import ConflictError, InvalidRequestError
 from txn.host.extras import import_extra
 from txn.host.holds import SafeEvent
 from txn.locks.held import Held, LockLost
-from txn.locks.hive.functions import BUILT_IN
-from txn.locks.hive.model import DATABASE_SETTING, Column, Table
+from txn.locks.hive.model import BUILT_IN, DATABASE_SETTING, Column, Table
 from txn.locks.hive.settings import HIVE_SETTINGS, from_hive
 from txn.locks.hive.sql import UNKNOWN_FUNCTION, requests
 from txn.locks.manager import LockManager

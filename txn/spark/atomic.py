@@ -24,9 +24,8 @@ from txn.spark.definitions import MAPPING
 from txn.spark.options import SourceOptions
 from txn.spark.partitions import LOG, Access, find_partition, open_worker
 from txn.spark.requests import CONDITIONS, RequestBuilder, parse_requests
-from txn.spark.tables import NEW_TABLE, NewTables
 from txn.spark.tokens import make_token
-from txn.spark.writer import WRITING
+from txn.spark.writer import NEW_TABLE, WRITING, NewTables
 from txn.stores.options import hide_login
 
 ATOMIC = (

@@ -24,8 +24,7 @@ from sqlglot.parsers.spark import SparkParser
 
 from txn.arguments import check_calls
 from txn.errors import InvalidRequestError
-from txn.locks.hive.functions import BUILT_IN
-from txn.locks.hive.model import DATABASE_SETTING, DEFAULT, Constant, ConstantKind, Spec
+from txn.locks.hive.model import BUILT_IN, DATABASE_SETTING, DEFAULT, Constant, ConstantKind, Spec
 from txn.locks.hive.settings import HIVE_SETTINGS, from_hive
 from txn.locks.model import Path
 
