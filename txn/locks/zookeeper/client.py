@@ -25,7 +25,7 @@ from typing import Any, NamedTuple
 from urllib.parse import SplitResult, unquote
 
 from kazoo import exceptions
-from kazoo.client import KazooState, TransactionRequest
+from kazoo.client import KazooState
 from kazoo.handlers.threading import KazooTimeoutError, SequentialThreadingHandler
 from kazoo.handlers.utils import AsyncResult
 from kazoo.protocol.states import ZnodeStat
@@ -153,23 +153,6 @@ def parse_ensemble(parts: SplitResult) -> Ensemble:
     return Ensemble(hosts, f"/{folders}" if folders else BASE, **options)
 
 
-Step = Callable[[TransactionRequest], None]
-"""An operation of a transaction."""
-
-
-def create_node(at: str, data: bytes) -> Step:
-    return methodcaller("create", at, data)
-
-
-def create_place(at: str, data: bytes) -> Step:
-    """Create a node that ends with the session; the server appends a number to its name."""
-    return methodcaller("create", at, data, ephemeral=True, sequence=True)
-
-
-def remove_node(at: str) -> Step:
-    return methodcaller("delete", at)
-
-
 class NodeData(NamedTuple):
     data: bytes
     created_in: int
@@ -282,31 +265,33 @@ class ZooKeeperClient:
                 calls = [methodcaller("delete_async", folder) for folder in folders]
                 self._call_all(calls, self._session_ms)
 
-    def apply(self, steps: Sequence[Step]) -> None:
-        """Take all steps or none, once. Raises NodeMissing if a folder or a node is missing, and
-        ReplyLost if the reply was lost."""
+    def apply(self, removed: Sequence[str], created: Sequence[tuple[str, bytes]] = ()) -> None:
+        """Remove nodes and create others with their data, all or none, once. Raises NodeMissing if
+        a folder or a node is missing, and ReplyLost if the reply was lost."""
         self._refuse_if_closed()
-        _read_results(self._request(steps).commit_async(), len(steps))
+        request = self._client.transaction()
+        for at in removed:
+            request.delete(at)
+        for at, data in created:
+            request.create(at, data)
+        _read_results(request.commit_async(), len(removed) + len(created))
 
-    def create(self, steps: Sequence[Step], folders: Sequence[str]) -> Created:
-        """Take all steps or none, once, and then list the folders, in the same round trip: the
-        server executes a session's requests in order. Raises as `apply` does."""
+    def enter(self, places: Sequence[str], data: bytes, folders: Sequence[str]) -> Created:
+        """Create nodes that end with the session, all or none, once; the server appends a number to
+        each name. Then list the folders, in the same round trip: the server executes a session's
+        requests in order. Raises as `apply` does."""
         self._refuse_if_closed()
-        request = self._request(steps)
+        request = self._client.transaction()
+        for at in places:
+            request.create(at, data, ephemeral=True, sequence=True)
         # Only this operation reports the number of the transaction; folders hold no data.
         request.set_data(folders[0], b"")
         answer = request.commit_async()
         children = self.list_children(folders)
-        *nodes, stat = _read_results(answer, len(steps) + 1)
+        *nodes, stat = _read_results(answer, len(places) + 1)
         if not isinstance(stat, ZnodeStat):
             raise ReplyLost("ZooKeeper: the reply is another request's", got=type(stat).__name__)
         return Created(nodes, stat.mzxid, children)
-
-    def _request(self, steps: Sequence[Step]) -> TransactionRequest:
-        request = self._client.transaction()
-        for step in steps:
-            step(request)
-        return request
 
     def _call_all(
         self, calls: Sequence[Callable[[BoundedClient], Any]], within_ms: int = CALL_WITHIN_MS

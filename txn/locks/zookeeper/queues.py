@@ -25,16 +25,7 @@ from txn.locks.held import Grant
 from txn.locks.manager import Removal, Ticket
 from txn.locks.model import Lock, LockListing, LockRequest, Mode, Owner, Path, parts_of, text_of
 from txn.locks.queue import Denial, RetrySchedule, find_denial
-from txn.locks.zookeeper.client import (
-    Ensemble,
-    NodeMissing,
-    ReplyLost,
-    Step,
-    ZooKeeperClient,
-    create_node,
-    create_place,
-    remove_node,
-)
+from txn.locks.zookeeper.client import Ensemble, NodeMissing, ReplyLost, ZooKeeperClient
 from txn.model import check_whole
 from txn.policy import Backoff
 
@@ -238,7 +229,7 @@ class ZooKeeperQueues:
         lost = 0
         for _ in range(TRIES + retries):
             try:
-                return self.client.apply([remove_node(at) for at in nodes])
+                return self.client.apply(nodes)
             except NodeMissing:
                 created = self.client.read_created(nodes)
                 nodes = [at for at, token in zip(nodes, created, strict=True) if token]
@@ -345,13 +336,11 @@ class _Attempt:
         """Create a node for each object, or none; return the queues including them."""
         data, name = encode_note(self._ticket), self._ticket.name
         folders = [self._folders.of(each.path) for each in wanted]
-        steps = [
-            create_place(f"{folder}/{KINDS[each.mode]}{name}-", data)
-            for folder, each in zip(folders, wanted, strict=True)
-        ]
+        pairs = zip(folders, wanted, strict=True)
+        places = [f"{folder}/{KINDS[each.mode]}{name}-" for folder, each in pairs]
         for tries in range(TRIES):
             try:
-                created = self._client.create(steps, folders)
+                created = self._client.enter(places, data, folders)
             except NodeMissing:
                 objects = [each.path for each in wanted]
                 self._client.create_folders(self._folders.all(objects))
@@ -374,11 +363,9 @@ class _Attempt:
         places = [(self._nodes[at], token) for at, token in tokens.items()]
         for first in range(0, len(places), AT_ONCE // 2):
             batch = places[first : first + AT_ONCE // 2]
-            steps: list[Step] = []
-            for node, token in batch:
-                steps += [remove_node(node), create_node(node, encode_note(self._ticket, token))]
+            lasting = [(node, encode_note(self._ticket, token)) for node, token in batch]
             try:
-                self._client.apply(steps)
+                self._client.apply([node for node, _ in batch], lasting)
             except NodeMissing:
                 return False
             except ReplyLost:
