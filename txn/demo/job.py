@@ -22,10 +22,10 @@ from dataclasses import asdict, dataclass
 from functools import partial
 from pathlib import Path
 from threading import Event, Thread
-from typing import Any, NamedTuple
+from typing import Any
 
 import pyarrow as pa
-from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql import DataFrame
 from pyspark.sql import functions as f
 
 from txn.client.engine import Engine
@@ -139,16 +139,9 @@ def load_by_arrow(load: Load, total: int) -> None:
     load.divide(total).mapInArrow(load_batches, "nothing int").count()
 
 
-class TableWrite(NamedTuple):
-    """A write to a table. name: the column with the flight's name, one transaction each."""
-
-    rows: DataFrame
-    options: dict[str, str]
-    name: str
-
-
-def list_writes(load: Load, flights: DataFrame) -> list[TableWrite]:
-    """Return the two writes: the flights and their index entries."""
+def list_writes(load: Load, flights: DataFrame) -> list[tuple[DataFrame, dict[str, str], str]]:
+    """Return the writes of the flights and of their index entries: the rows, the options, and the
+    column with the flight's name, one transaction each."""
     register(flights.sparkSession)
     numbers = (
         f.coalesce(f.col(name).cast("int"), f.lit(0))
@@ -165,8 +158,8 @@ def list_writes(load: Load, flights: DataFrame) -> list[TableWrite]:
     of_entries = of_entries.where("entry is not null")  # aircraft not known
     store = {"uri": load.uri, "transactions": load.tables.transactions, "family": data.FAMILY}
     return [
-        TableWrite(of_flights, store | {"table": load.tables.flights, "row": "row"}, "row"),
-        TableWrite(of_entries, store | {"table": load.tables.indexes, "row": "entry"}, data.ENTRY),
+        (of_flights, store | {"table": load.tables.flights, "row": "row"}, "row"),
+        (of_entries, store | {"table": load.tables.indexes, "row": "entry"}, data.ENTRY),
     ]
 
 
@@ -224,11 +217,6 @@ def report(event: str, **facts: Any) -> None:
     print(json.dumps({"event": event, **facts}), flush=True)
 
 
-def read_flights(spark: SparkSession, csv: Path) -> DataFrame:
-    """Return the flights of the CSV, every column as text, NA as null."""
-    return spark.read.csv(str(csv), header=True, nullValue="NA")
-
-
 def load_flights(load: Load, by: data.WayName) -> int:
     """Commit each flight that is not loaded yet, exactly once; return how many transactions that
     is."""
@@ -273,7 +261,8 @@ def main(arguments: list[str]) -> int:
     options = parser.parse_args(arguments)
     with local_session("flights", options.folder, cores=CORES) as spark:
         with reporting("reading", dict):
-            flights = read_flights(spark, options.csv).cache()  # used three times
+            read = spark.read.csv(str(options.csv), header=True, nullValue="NA")
+            flights = read.cache()  # used three times
         load = Load(options.store, options.tables, flights, Counts.of(spark), options.folder)
         transactions = load_flights(load, options.by)
         if options.reconcile:

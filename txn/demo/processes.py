@@ -88,16 +88,10 @@ class Job:
         daemons = {pid for pid, _, command in self._processes() if WORKER in command}
         return [pid for pid, parent, _ in self._processes() if parent in daemons]
 
-    def kill_workers(self) -> int:
+    def signal_workers(self, number: signal.Signals) -> int:
         workers = self.workers()
-        _signal(workers, signal.SIGKILL)
+        _signal(workers, number)
         return len(workers)
-
-    def pause_workers(self) -> None:
-        _signal(self.workers(), signal.SIGSTOP)
-
-    def resume_workers(self) -> None:
-        _signal(self.workers(), signal.SIGCONT)
 
     def kill(self) -> int:
         killed: set[int] = set()
