@@ -14,7 +14,7 @@ import secrets
 import subprocess
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import asdict, replace
+from dataclasses import replace
 from functools import partial
 from pathlib import Path
 
@@ -166,7 +166,7 @@ class Cluster:
     def _write(self) -> None:
         document = {
             "settings": self.settings.document(),
-            "processes": [asdict(process) for process in self.processes.values()],
+            "processes": [process._asdict() for process in self.processes.values()],
         }
         path = self.settings.folder / RECORD
         temporary = path.with_suffix(".new")

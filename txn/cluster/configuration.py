@@ -7,11 +7,11 @@ in from the templates beside this module.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from html import escape
 from importlib.resources import files
 from pathlib import Path
 from string import Template
+from typing import NamedTuple
 
 from txn.cluster.processes import MARK_PROPERTY
 from txn.cluster.settings import GATEWAYS, Settings
@@ -86,8 +86,7 @@ def _properties(settings: Settings, *, of_hadoop: bool) -> str:
     )
 
 
-@dataclass(frozen=True, slots=True)
-class Role:
+class Role(NamedTuple):
     name: str
     main: str
     arguments: tuple[str, ...]

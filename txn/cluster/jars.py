@@ -14,10 +14,9 @@ import sys
 import tempfile
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor, as_completed
-from dataclasses import dataclass
 from importlib.resources import files
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, NamedTuple
 
 from txn.errors import TxnError
 from txn.host.extras import require_extra
@@ -37,8 +36,7 @@ class JarError(TxnError):
     """A jar cannot be fetched, or its hash differs from the lock file: check the network."""
 
 
-@dataclass(frozen=True, slots=True)
-class Jar:
+class Jar(NamedTuple):
     coordinates: str
     sha256: str
 

@@ -18,11 +18,11 @@ import sys
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager
-from dataclasses import asdict, dataclass
+from dataclasses import asdict
 from functools import partial
 from pathlib import Path
 from threading import Event, Thread
-from typing import Any
+from typing import Any, NamedTuple
 
 import pyarrow as pa
 from pyspark.sql import DataFrame
@@ -55,8 +55,7 @@ LOCK_TTL_MS = 2_000
 PART_KEYS = MOST_OF_A_TASK * len(data.COLUMNS)
 
 
-@dataclass(frozen=True, slots=True)
-class Load:
+class Load(NamedTuple):
     """A load and its settings. counts: of transactions. folder: for what outlives a job's death."""
 
     uri: str
@@ -94,8 +93,7 @@ def count_tasks(total: int) -> int:
     return -(-total // min(max(total // TASKS, LEAST_OF_A_TASK), MOST_OF_A_TASK))
 
 
-@dataclass(frozen=True, slots=True)
-class Way:
+class Way(NamedTuple):
     """A way to load. run: the function, given the number of flights. transactions: the number per
     flight; if the way is atomic, the number for all flights, of which each task writes a part."""
 

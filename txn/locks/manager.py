@@ -11,7 +11,6 @@ import os
 import random
 import socket
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from dataclasses import dataclass
 from functools import partial
 from typing import NamedTuple, Protocol, Self
 from weakref import ref
@@ -39,8 +38,7 @@ from txn.policy import Backoff
 UNLOCKING = Backoff(first_ms=20, longest_ms=640)
 
 
-@dataclass(frozen=True, slots=True)
-class Ticket:
+class Ticket(NamedTuple):
     """A request under way. name: 32 hexadecimal digits that identify its entries."""
 
     name: str

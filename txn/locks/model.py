@@ -14,7 +14,7 @@ import os
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from enum import Enum
-from typing import Literal, Protocol, get_args
+from typing import Literal, NamedTuple, Protocol, get_args
 from urllib.parse import quote, unquote
 
 from txn.arguments import check_calls, check_fields
@@ -170,8 +170,7 @@ class LockDenied(TxnError):
         self.holders = tuple(holders)
 
 
-@dataclass(frozen=True, slots=True)
-class LockListing:
+class LockListing(NamedTuple):
     """The locks at some moment. is_whole: False if there are more."""
 
     locks: tuple[Lock, ...]

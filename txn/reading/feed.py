@@ -138,8 +138,7 @@ class ChangesLostError(TxnError):
     data, or continue without them. Keep rows for longer than readers pause."""
 
 
-@dataclass(frozen=True, slots=True)
-class KeyChange:
+class KeyChange(NamedTuple):
     """A transaction's change of one key.
 
     replaced: the version that it replaced; 0: none.
@@ -256,8 +255,7 @@ RETENTION_MS = 24 * 3_600_000
 """How long fsck keeps rows of finished transactions by default."""
 
 
-@dataclass(frozen=True, slots=True)
-class Bounds:
+class Bounds(NamedTuple):
     """The assumptions of a feed, in ms.
 
     delay_ms: the most by which a server's clock is behind the reader's.
@@ -286,8 +284,7 @@ class Bounds:
         return self.retention_ms // 100
 
 
-@dataclass(frozen=True, slots=True)
-class Offset:
+class Offset(NamedTuple):
     """A position in the feed: the transactions decided by `until_ms` were reported, except those
     whose rows were undecided when the offset was made.
 

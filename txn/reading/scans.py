@@ -12,6 +12,7 @@ from __future__ import annotations
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from itertools import groupby, islice, takewhile
+from typing import NamedTuple
 
 from txn.errors import ConflictError, InvalidRequestError
 from txn.model import LOCK_SUFFIX, MAX_ROW, RESERVED, Cell, Key, Row, RowCells, cell_bytes
@@ -58,8 +59,7 @@ NOT_YET_PUT = (Status.PART.encoded, Status.ASSERTED.encoded)
 Holders = Mapping[bytes, TransactionRow]
 
 
-@dataclass(frozen=True, slots=True)
-class DecidedHolder:
+class DecidedHolder(NamedTuple):
     """A decided transaction, with the place of each row's mutations in its request."""
 
     whole: TransactionRow

@@ -14,7 +14,6 @@ import threading
 import traceback
 from collections.abc import Callable, Collection, Iterable, Mapping
 from contextlib import AbstractContextManager, nullcontext, suppress
-from dataclasses import dataclass
 from typing import Any, NamedTuple, Protocol
 
 from thriftpy2.protocol import TCompactProtocol, TCyBinaryProtocol
@@ -150,8 +149,7 @@ class Memory:
             self._left += size
 
 
-@dataclass(frozen=True, slots=True)
-class Shared:
+class Shared(NamedTuple):
     limits: Limits
     memory: Memory
     clock: Clock

@@ -129,7 +129,7 @@ def make_atomic_writer(options: SourceOptions, schema: StructType) -> AtomicWrit
         raise InvalidRequestError("a server commits no parts: name its store", uri=uri)
     writer = AtomicWriter(
         access,
-        replace(parse_requests(options, schema), is_once=False),
+        parse_requests(options, schema)._replace(is_once=False),
         options.whole("partKeys", PART_KEYS),
         options.whole("waitMs", policy.lock_ttl_ms + WAIT_MS),
         options.ack("complete"),

@@ -11,7 +11,6 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass
 from itertools import groupby
 from operator import itemgetter
 from typing import Any, NamedTuple
@@ -123,8 +122,7 @@ class _Item(NamedTuple):
     request: Request
 
 
-@dataclass(frozen=True, slots=True)
-class _BlockRunner:
+class _BlockRunner(NamedTuple):
     engine: Engine
     function: Callable[[OptimisticTransaction, Any], object]
     on_assertion: partitions.OnAssertion

@@ -21,8 +21,7 @@ from __future__ import annotations
 import json
 import re
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
-from typing import Any
+from typing import Any, NamedTuple
 
 from pyspark.sql import types
 
@@ -59,8 +58,7 @@ _TYPES = {
 }
 
 
-@dataclass(frozen=True, slots=True)
-class ColumnDefinition:
+class ColumnDefinition(NamedTuple):
     """A column as the options describe it. Row-key columns have no family and no qualifier.
 
     width: the number of bytes in a row key, if it was given. table, row: those of a cell of another
@@ -77,8 +75,7 @@ class ColumnDefinition:
     row: str = ""
 
 
-@dataclass(frozen=True, slots=True)
-class TableDefinition:
+class TableDefinition(NamedTuple):
     """All columns of a table; those of the row key are in its order. separator: between the columns
     of a row key; empty: they have fixed widths and no separator. is_partial: a schema may lack some
     columns. other_rows: what is written besides, for each row of the data frame."""
@@ -107,8 +104,8 @@ def read_definition(options: SourceOptions, schema: types.StructType | None) -> 
                 given=sorted(given),
             )
     names = schema.names if schema else []
-    columns = [replace(each, name=match_name(each.name, names)) for each in found.columns]
-    return replace(found, columns=columns)
+    columns = [each._replace(name=match_name(each.name, names)) for each in found.columns]
+    return found._replace(columns=columns)
 
 
 def _parse_type(text: str, column: str) -> types.DataType:
@@ -173,7 +170,7 @@ def _read_own(options: SourceOptions, schema: types.StructType | None) -> TableD
         TableDefinition(place[0], parts + found, separator if len(parts) > 1 else b"")
         for place, (parts, found) in rows.items()
     )
-    return replace(main, other_rows=other_rows)
+    return main._replace(other_rows=other_rows)
 
 
 def _name_row(table: bytes, parts: Sequence[ColumnDefinition]) -> tuple[bytes, Any]:

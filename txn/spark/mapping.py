@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Collection, Sequence
-from dataclasses import dataclass, replace
-from typing import Any
+from typing import Any, NamedTuple
 
 import pyarrow as pa
 from pyspark.sql.types import StructType
@@ -16,8 +15,7 @@ from txn.spark.definitions import ColumnDefinition, TableDefinition, read_defini
 from txn.spark.options import SourceOptions, match_name
 
 
-@dataclass(frozen=True)
-class MappedColumn:
+class MappedColumn(NamedTuple):
     """A column of the schema that is a cell, the row key, or a part of the row key.
 
     place: its position in the schema. family, qualifier: empty in the row key. width: in bytes, if
@@ -74,8 +72,7 @@ class MappedColumn:
             ) from error
 
 
-@dataclass(frozen=True)
-class TableMapping:
+class TableMapping(NamedTuple):
     """The mapping between rows of a schema and rows of a table. row: the columns of the row key, in
     order; columns: those that are cells; other_rows: of what a writer writes besides."""
 
@@ -118,7 +115,7 @@ class TableMapping:
             raise InvalidRequestError(problem, columns=sorted(column.name for column in both))
         drops_empty = options.choice("empty", ("error", "null"), "error") == "null"
         main, *other_rows = (_map_row(row, known, others, drops_empty) for row in rows)
-        return replace(main, other_rows=tuple(other_rows))
+        return main._replace(other_rows=tuple(other_rows))
 
     @property
     def rows(self) -> tuple[TableMapping, ...]:
@@ -235,7 +232,7 @@ def _map_row(
     definition: TableDefinition, schema: StructType, others: Collection[str], drops_empty: bool
 ) -> TableMapping:
     columns = [
-        replace(_map_column(definition, column, schema), drops_empty=drops_empty)
+        _map_column(definition, column, schema)._replace(drops_empty=drops_empty)
         for column in definition.columns
         if column.name in schema.names and column.name not in others
     ]

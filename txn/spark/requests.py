@@ -53,8 +53,7 @@ MAX_ROW_TEXT = 1_000
 """The most rows of a group, and characters of them, in an error message."""
 
 
-@dataclass(frozen=True)
-class Naming:
+class Naming(NamedTuple):
     """Columns whose values together name something, as a text that is unique to those values."""
 
     names: tuple[str, ...]
@@ -302,8 +301,7 @@ Reject = Callable[[SourceRows, Request, InvalidRequestError], None]
 """
 
 
-@dataclass(frozen=True)
-class RequestBuilder:
+class RequestBuilder(NamedTuple):
     """Build requests from rows; sent to the tasks. prefix: of tokens that columns name."""
 
     mapping: TableMapping

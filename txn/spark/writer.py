@@ -23,7 +23,7 @@ from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import asdict, dataclass, field, replace
 from hashlib import blake2b
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import pyarrow as pa
 from pyspark import TaskContext
@@ -58,8 +58,7 @@ RETENTION_MS = 7 * 24 * 3_600_000
 """The retention of tokens of an unnamed job: none of its tasks runs again a week after a commit."""
 
 
-@dataclass(frozen=True)
-class Rejects:
+class Rejects(NamedTuple):
     """What is done about rejects. They fail the task unless they are at least counted. A conflict,
     or a value that does not encode, rejects a row only if rejects are kept."""
 
@@ -180,8 +179,7 @@ def parse_rejects(options: SourceOptions) -> Rejects:
     return Rejects(True, folder=Path(where.removeprefix("file://")).absolute())
 
 
-@dataclass(frozen=True)
-class NewTables:
+class NewTables(NamedTuple):
     """How missing tables are created. splits: the first row keys of all regions but the first, in
     the table of the mapping's main row; another table has one region."""
 
@@ -219,8 +217,7 @@ class NewTables:
                 store.ensure_table(table, dict.fromkeys(names, family), splits)
 
 
-@dataclass(frozen=True)
-class WritePlan:
+class WritePlan(NamedTuple):
     """What the tasks of a write need. counts: an accumulator of the driver. metrics: a file that
     gets a line of JSON at the end. trace: the headers of the transactions' parent span. new_tables:
     how missing tables are created, if they are."""

@@ -10,12 +10,11 @@ from __future__ import annotations
 import math
 import re
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
 from datetime import date, datetime
 from decimal import Decimal
 from functools import partial
 from itertools import islice, pairwise
-from typing import Any, ClassVar, NoReturn
+from typing import Any, ClassVar, NamedTuple, NoReturn
 
 from sqlglot import Token, TokenType
 from sqlglot.dialects.spark import Spark
@@ -69,8 +68,7 @@ class Statements(Spark):
         }
 
 
-@dataclass(frozen=True, slots=True)
-class Word:
+class Word(NamedTuple):
     """A word or a sign. key: in upper case; empty if quoted. start, end: positions in the text."""
 
     key: str
@@ -285,8 +283,7 @@ def _read_words(statement: str) -> Iterator[Word]:
             yield Word(part[0].upper(), part[0], token.token_type, start, end)
 
 
-@dataclass(frozen=True, slots=True)
-class Shape:
+class Shape(NamedTuple):
     """Words as one text: a space before each word or its sign, and `()` for each outermost pair of
     parentheses. words: the number of the word at each position of the text."""
 
