@@ -83,7 +83,6 @@ def flight_row(flight: Flight) -> str:
 
 
 def index_rows(origin: str, row: str, dest: str, tailnum: str | None) -> Iterator[str]:
-    """Yield the row keys of a flight's index entries."""
     yield f"route/{origin}-{dest}/{row}"
     if tailnum is not None:
         yield f"aircraft/{tailnum}/{row}"

@@ -317,7 +317,6 @@ class Connections(Forked):
             poll(lambda: not self._is_forking(), int(1000 * FORK_WITHIN_S))
 
     def _connect(self, loan: Loan[_Client]) -> Connection:
-        """Take a connection, or make one in its place."""
         if not self._lender.try_take(loan, is_first=True):
             due_ms = self._clock.monotonic_ms() + 2 * TIMEOUT_S * 1000
             if not self._lender.wait(loan, due_ms):

@@ -66,7 +66,6 @@ class Path:
         return tuple(Path(self.parts[:count]) for count in range(1, len(self.parts)))
 
     def __str__(self) -> str:
-        """Return the path as text; a `/` within a part becomes %2F."""
         return text_of(self.parts)
 
 

@@ -191,7 +191,6 @@ class Sessions:
     _seen: dict[str, tuple[bytes, int]] = field(default_factory=dict)
 
     def open(self, renewed: Callable[[], None]) -> Session:
-        """Return our live session, or open a new one."""
         with self._guard:
             if self._closed:
                 raise errors.StoreClosedError("the lock manager was closed")

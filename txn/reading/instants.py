@@ -303,7 +303,6 @@ class LaterChanges:
         self._known.update(each.row_key for each in new)
 
     def _read_versions(self, wanted: Mapping[Key, int]) -> dict[Key, Cell]:
-        """Return the given version of each key."""
         keys, context = iter(wanted), self._context
         found: dict[Key, Cell] = {}
         while some := list(islice(keys, KEYS_AT_ONCE)):

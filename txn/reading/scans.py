@@ -66,7 +66,6 @@ class DecidedHolder(NamedTuple):
     places: Mapping[bytes, Collection[int]]
 
     def take_share(self, row: bytes) -> TransactionRow:
-        """Return the transaction reduced to its mutations of one row."""
         buffer, plan, places = self.whole.buffer, self.whole.plan, self.places.get(row, ())
         assert buffer is not None and plan is not None
         mutations = tuple(buffer.request.mutations[place] for place in places)
@@ -250,7 +249,6 @@ def read_view(
 
 
 def group_by_row(cells: Mapping[Key, Cell]) -> Iterator[Row]:
-    """Group sorted cells by row."""
     for name, keys in groupby(cells, lambda key: key.row):
         yield Row(name, RowCells({key: cells[key] for key in keys}))
 

@@ -163,8 +163,6 @@ Service = Callable[[socket.socket, Shared], ServerConnection]
 
 
 class ClientConnection:
-    """Serves one socket until it ends; `run` is the body of its thread."""
-
     def __init__(
         self, connected: socket.socket, interface: ServedInterface, shared: Shared
     ) -> None:
@@ -185,7 +183,6 @@ class ClientConnection:
             self._peer = str(connected.getpeername()[0])
 
     def run(self) -> None:
-        """Serve until the client leaves or breaks the protocol, or the server stops."""
         try:
             self._prepare()
             self._serve()
@@ -206,7 +203,6 @@ class ClientConnection:
             self._end_reading()
 
     def cut(self) -> None:
-        """End now."""
         with suppress(OSError):
             socket.socket.shutdown(self._socket, socket.SHUT_RDWR)
 

@@ -156,7 +156,6 @@ class RemoteBackend:
         return done
 
     def _sign(self, request: Request) -> Request:
-        """Return the request with the name of this program, if it was given one."""
         if self._program is None:
             return request
         return replace(request, labels={"client": name_owner(self._program), **request.labels})
@@ -210,7 +209,6 @@ class RemoteBackend:
     def commit_many(
         self, requests: Sequence[Request], ack: Ack, deadlines_ms: Sequence[int | None]
     ) -> list[Committed | TxnError]:
-        """Commit independent requests in one request to the server."""
         traces = begin_traces(requests, remote=True)
         with _end_traces(traces) as results:
             signed = map(self._sign, requests)

@@ -105,7 +105,6 @@ class ServedStore:
         self._service = service
 
     def read(self, *groups: Collection[Key]) -> dict[Key, Cell | None]:
-        """Read each group in one request."""
         cells: dict[Key, Cell | None] = {}
         for keys in filter(None, groups):
             cells.update(self._read("storeRead", keys))
@@ -185,7 +184,6 @@ class ServedStore:
         self._service.close()
 
     def _read(self, name: str, keys: Collection[Key], *values: Any) -> dict[Key, Any]:
-        """Return what a method found of each key."""
         asked = dict.fromkeys(keys)
         found = self._call(name, [*asked], *values, repeat=True)
         refuse_missing(asked, found)

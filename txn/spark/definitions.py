@@ -138,7 +138,6 @@ def parse_schema(text: str) -> types.StructType:
 
 
 def check_columns(schema: types.StructType, known: types.StructType) -> None:
-    """Raise InvalidRequestError for a column that a view lacks or has with another type."""
     for field in schema:
         if field.name not in known.names or known[field.name].dataType != field.dataType:
             raise InvalidRequestError(

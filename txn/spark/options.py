@@ -41,7 +41,6 @@ class SourceOptions:
         self._given = {_fold(name): value for name, value in given.items()}
 
     def check(self, known: Collection[str]) -> None:
-        """Raise InvalidRequestError for an option that is neither common nor known."""
         names = {_fold(name): name for name in sorted({*COMMON, *known})}
         for name in sorted(self._given.keys() - names.keys()):
             if name in PATHS:
@@ -65,7 +64,6 @@ class SourceOptions:
         return found
 
     def require(self, name: str) -> str:
-        """Return an option's text, or raise InvalidRequestError if it is not given."""
         value = self.text(name)
         if not value:
             raise InvalidRequestError("an option is missing", option=name)

@@ -168,8 +168,6 @@ class Summary:
 
 
 class _StageCounts(NamedTuple):
-    """What was counted, and the stage that counted last."""
-
     summary: Summary = Summary()
     stage: int | None = None
 
@@ -406,7 +404,6 @@ def finish_work(worker: Worker, seen: Counter[str]) -> Iterator[None]:
 
 
 def check_arguments(given: Mapping[str, Any]) -> None:
-    """Raise InvalidRequestError for an argument of a task that does not fit."""
     if given["once"] is not None and not given["job"]:
         problem = "once needs job, a name: two jobs over the same ids would share tokens"
         raise InvalidRequestError(problem, once=given["once"])

@@ -26,25 +26,18 @@ from txn.spark.options import SourceOptions
 from txn.spark.partitions import open_worker
 from txn.spark.ranges import BOUNDS, PARTITIONS, RangeReader, select_ranges
 
-PUSHDOWN, WHERE, SNAPSHOT = "pushDownPredicate", "where", "snapshot"
+WHERE, SNAPSHOT = "where", "snapshot"
 OPTIONS = (*MAPPING, *BOUNDS, PARTITIONS, WHERE, SNAPSHOT)
 KEPT = ("latenessMs", "retentionMs", "rowless")
 """More options of a snapshot, as of a change feed."""
 
 
 def infer_schema(options: SourceOptions) -> StructType:
-    """Return the schema that the types of a mapping make."""
     _check(options)
     return TableMapping.parse(options, None).schema
 
 
 def _check(options: SourceOptions) -> None:
-    if options.text(PUSHDOWN) is not None:
-        raise InvalidRequestError(
-            "this option made Spark answer a data frame's later queries by the filters of an "
-            "earlier one, and is gone: say where, such as where=\"id >= 'a' AND id < 'b'\"",
-            option=PUSHDOWN,
-        )
     options.check((*OPTIONS, *KEPT) if options.flag(SNAPSHOT) else OPTIONS)
 
 

@@ -139,7 +139,6 @@ class Conditions:
         return [*(source for _, source in self.versions), *documents]
 
     def check(self, mapping: TableMapping) -> None:
-        """Raise InvalidRequestError for a condition on a column that is not a cell."""
         for name in [*(self.absent or ()), *(name for name, _ in self.versions if name != ALL)]:
             mapping.find_column(name)
 
@@ -276,7 +275,6 @@ class SourceRows(tuple[SourceRow, ...]):
         return json.dumps(content, ensure_ascii=False, default=str)
 
     def __repr__(self) -> str:
-        """Return the rows for an error message; long ones are cut."""
         text = SourceRows(self[:MAX_ROWS_NAMED]).text()
         left = len(self) - MAX_ROWS_NAMED
         cut = text if len(text) <= MAX_ROW_TEXT else f"{text[:MAX_ROW_TEXT]}..."
@@ -406,7 +404,6 @@ class RequestBuilder(NamedTuple):
             return [EncodedRow(source, (), None, group, (), content, error)]
 
     def _encode_batch(self, batch: pa.RecordBatch) -> Iterator[EncodedRow]:
-        """Encode a batch by columns, with little work for each row."""
         (rows, cells, mutations), *others = (
             self._encode_targets(row, batch) for row in self.mapping.rows
         )

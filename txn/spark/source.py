@@ -110,8 +110,6 @@ class TxnDataSource(DataSource):
 
 
 class FailedStreamReader(DataSourceStreamReader):
-    """A reader whose every use raises the error."""
-
     def __init__(self, error: InvalidRequestError) -> None:
         self._error = error
 

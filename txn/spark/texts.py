@@ -114,7 +114,6 @@ def _format_micros(micros: int) -> str:
 
 
 def check_json(kind: types.DataType) -> None:
-    """Raise InvalidRequestError for a type that has no JSON."""
     match kind:
         case types.StructType():
             for field in kind.fields:
@@ -178,7 +177,6 @@ def _quote(text: str) -> str:
 
 
 def parse_json(kind: types.DataType, text: bytes) -> Any:
-    """Return the value of this type in a JSON text, in a form that Arrow accepts."""
     return _from_plain(kind, json.loads(text, parse_float=Decimal))
 
 

@@ -54,7 +54,6 @@ _REWRITES: list[Rewrite] = [
 
 
 def list_query_accesses(statement: str, database: str) -> list[Access]:
-    """Return the accesses of a statement that selects, inserts, merges, updates or deletes."""
     tree = _parse(statement)
     targets = list(_list_targets(tree, statement))
     found: list[Access] = [_make_change(target, statement, database) for target in targets]

@@ -102,8 +102,6 @@ class ReplyLost(StoreError):
 
 
 class NodeMissing(StoreError):
-    """A required node is missing."""
-
     written = "no"
 
 
