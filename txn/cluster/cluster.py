@@ -19,13 +19,7 @@ from functools import partial
 from pathlib import Path
 
 from txn.clock import SystemClock
-from txn.cluster.configuration import (
-    NAMENODE,
-    Role,
-    list_roles,
-    make_command,
-    write_configuration,
-)
+from txn.cluster.configuration import NAMENODE, Role, list_roles, make_command, write_configuration
 from txn.cluster.jars import fetch, read_locked
 from txn.cluster.processes import (
     ClusterError,

@@ -15,18 +15,7 @@ from datetime import datetime, timedelta
 from functools import partial
 from typing import Any, NamedTuple, Self, TypeVar
 
-from sqlalchemy import (
-    URL,
-    ColumnElement,
-    Connection,
-    Row,
-    and_,
-    delete,
-    insert,
-    or_,
-    select,
-    update,
-)
+from sqlalchemy import URL, ColumnElement, Connection, Row, and_, delete, insert, select, update
 
 from txn.clock import Clock, SystemClock
 from txn.errors import CorruptRowError, StoreError
@@ -294,7 +283,7 @@ class LeaseService:
         if mine is not None and mine.granted:
             return int(mine.lease_id)  # granted by an attempt whose reply was lost
         # Conflicting leases, and conflicting requests that are before this one in the queue.
-        is_before = or_(this.granted, this.lease_id < (LAST_ID if mine is None else mine.lease_id))
+        is_before = this.granted | (this.lease_id < (LAST_ID if mine is None else mine.lease_id))
         batches = _split_batches(request.objects)
         in_the_way = [and_(match_conflicts(some), is_before) for some in batches]
         found: list[Row[Any]] = []

@@ -88,14 +88,8 @@ class SessionCatalog:
         if kind not in TABLES:
             message = "neither a table nor a view of SQL"
             raise InvalidRequestError(message, name=str(name), kind=kind)
-        columns = self._spark.catalog.listColumns(sql_name)
-        return Table(
-            tuple(
-                Column(column.name.lower(), column.dataType)
-                for column in columns
-                if column.isPartition
-            )
-        )
+        columns = [each for each in self._spark.catalog.listColumns(sql_name) if each.isPartition]
+        return Table(tuple(Column(each.name, each.dataType) for each in columns))
 
     def partitions(self, name: Path) -> Iterable[Sequence[str]]:
         for row in self._spark.sql(f"SHOW PARTITIONS {quoted(name)}").collect():

@@ -20,7 +20,7 @@ from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, S
 from contextlib import suppress
 from dataclasses import asdict, dataclass, field
 from itertools import islice
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, get_type_hints
 
 from txn import errors
 from txn.assertions import Exact, Some, Version
@@ -74,10 +74,7 @@ class QueuedRequest:
         )
 
 
-FIELDS: Mapping[str, Any] = {
-    **dict.fromkeys(("ticket", "mode", "owner", "host", "query"), str),
-    **{"session": str | None, "since_ms": int, "granted": bool, "token": int},
-}
+FIELDS = get_type_hints(QueuedRequest) | {"mode": str}
 """The types of a stored request's fields."""
 
 

@@ -27,11 +27,7 @@ from typing import Any, NamedTuple
 
 import pyarrow as pa
 from pyspark import TaskContext
-from pyspark.sql.datasource import (
-    DataSourceArrowWriter,
-    DataSourceStreamArrowWriter,
-    WriterCommitMessage,
-)
+from pyspark.sql import datasource
 from pyspark.sql.types import StructType
 
 from txn.client.engine import Engine
@@ -300,48 +296,48 @@ class WritePlan(NamedTuple):
 
 
 @dataclass(frozen=True)
-class TaskReport(WriterCommitMessage):
+class TaskReport(datasource.WriterCommitMessage):
     job: str
     summary: partitions.Summary
     rejects: str | None
 
 
 @dataclass
-class TxnWriter(DataSourceArrowWriter):
+class TxnWriter(datasource.DataSourceArrowWriter):
     """The writer of a job. name: the prefix of its tokens."""
 
     plan: WritePlan
     name: str
     job: str
 
-    def write(self, iterator: Iterator[pa.RecordBatch]) -> WriterCommitMessage:
+    def write(self, iterator: Iterator[pa.RecordBatch]) -> datasource.WriterCommitMessage:
         return self.plan.write_rows(iterator, self.name, self.job)
 
-    def commit(self, messages: list[WriterCommitMessage | None]) -> None:
+    def commit(self, messages: list[datasource.WriterCommitMessage | None]) -> None:
         self.plan.end_job(self.job, _list_reports(messages))
 
-    def abort(self, messages: list[WriterCommitMessage | None]) -> None:
+    def abort(self, messages: list[datasource.WriterCommitMessage | None]) -> None:
         self.plan.rejects.drop_files(self.job)
 
 
 @dataclass
-class TxnStreamWriter(DataSourceStreamArrowWriter):
+class TxnStreamWriter(datasource.DataSourceStreamArrowWriter):
     """The writer of a micro batch. Spark makes another one to end the batch."""
 
     plan: WritePlan
 
-    def write(self, iterator: Iterator[pa.RecordBatch]) -> WriterCommitMessage:
+    def write(self, iterator: Iterator[pa.RecordBatch]) -> datasource.WriterCommitMessage:
         query = _read_property("sql.streaming.queryId")
         batch = _read_property("streaming.sql.batchId")
         return self.plan.write_rows(iterator, f"{query}/{batch}", f"{query}-{batch}")
 
-    def commit(self, messages: list[WriterCommitMessage | None], batchId: int) -> None:
+    def commit(self, messages: list[datasource.WriterCommitMessage | None], batchId: int) -> None:
         """End a batch, which may happen twice if the driver dies."""
         reports = _list_reports(messages)
         for job in {report.job for report in reports}:
             self.plan.end_job(job, reports)
 
-    def abort(self, messages: list[WriterCommitMessage | None], batchId: int) -> None:
+    def abort(self, messages: list[datasource.WriterCommitMessage | None], batchId: int) -> None:
         for job in {report.job for report in _list_reports(messages)}:
             self.plan.rejects.drop_files(job)
 
@@ -369,7 +365,7 @@ def make_stream_writer(options: SourceOptions, schema: StructType) -> TxnStreamW
     return TxnStreamWriter(plan)
 
 
-def _list_reports(messages: list[WriterCommitMessage | None]) -> list[TaskReport]:
+def _list_reports(messages: list[datasource.WriterCommitMessage | None]) -> list[TaskReport]:
     return [message for message in messages if isinstance(message, TaskReport)]
 
 
