@@ -146,6 +146,7 @@ def _read_function(function: Function) -> list[Table]:
 
 
 def quoted(name: Path) -> str:
+    """Return the name of a table in the backquotes that Spark reads."""
     return ".".join(f"`{part.replace('`', '``')}`" for part in name.parts)
 
 

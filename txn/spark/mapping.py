@@ -126,6 +126,7 @@ class TableMapping(NamedTuple):
         return new_tuple(Key, (row, column.family, column.qualifier, self.table))
 
     def find_column(self, name: str) -> MappedColumn:
+        """Return the cell column with this name, or raise InvalidRequestError."""
         known = {column.name: column for column in self.columns}
         if found := known.get(match_name(name, known)):
             return found

@@ -33,6 +33,7 @@ KEPT = ("latenessMs", "retentionMs", "rowless")
 
 
 def infer_schema(options: SourceOptions) -> StructType:
+    """Return the schema that the types of a mapping make."""
     _check(options)
     return TableMapping.parse(options, None).schema
 
