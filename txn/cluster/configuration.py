@@ -29,15 +29,8 @@ NAMENODE = "org.apache.hadoop.hdfs.server.namenode.NameNode"
 
 _HBASE = "org.apache.hadoop.hbase"
 _OPENED = (
-    "java.io",
-    "java.lang",
-    "java.lang.reflect",
-    "java.net",
-    "java.nio",
-    "java.util",
-    "java.util.concurrent",
-    "jdk.internal.ref",
-    "sun.nio.ch",
+    *("java.io", "java.lang", "java.lang.reflect", "java.net", "java.nio", "java.util"),
+    *("java.util.concurrent", "jdk.internal.ref", "sun.nio.ch"),
 )
 
 

@@ -26,16 +26,8 @@ YEAR = 2013
 DAYS = 365
 ANCHOR = "dest"
 COLUMNS = (
-    ANCHOR,
-    "tailnum",
-    "time_hour",
-    "sched_arr_time",
-    "dep_time",
-    "dep_delay",
-    "arr_time",
-    "arr_delay",
-    "air_time",
-    "distance",
+    *(ANCHOR, "tailnum", "time_hour", "sched_arr_time", "dep_time"),
+    *("dep_delay", "arr_time", "arr_delay", "air_time", "distance"),
 )
 
 Flight = Mapping[str, str | None]

@@ -5,11 +5,6 @@ again changes nothing. With `onceBy` the token consists of the table, the name o
 one, and the values of columns; no other row may have the same. Without `onceBy` it consists of the
 name of the write, the partition and the whole content of the row; equal rows of a partition are
 numbered. So a task that runs again may get its rows in another order, but must get the same rows.
-
-`ifAbsent` is `true` for all cells of the mapping, or names columns. `ifVersion` names a column with
-the present timestamp of the cells that the row writes (null: absent), or one such column per cell:
-`balance=seen, name=seen_too`. `assertions` is a column of JSON documents as `txn commit` takes
-them, or of equivalent structs, in which the name of a column may replace a key.
 """
 
 from __future__ import annotations
@@ -331,14 +326,10 @@ class RequestBuilder(NamedTuple):
                     token = make_token(self.prefix, given)
                 else:
                     token = tokens.make_token(content)
+            mutations = tuple(chain.from_iterable([row.mutations for row in made]))
+            assertions = tuple(chain.from_iterable([row.assertions for row in made]))
             request = Request(
-                tuple(chain.from_iterable([row.mutations for row in made])),
-                tuple(chain.from_iterable([row.assertions for row in made])),
-                token,
-                {},
-                self.retention_ms,
-                self.validate,
-                content,
+                mutations, assertions, token, {}, self.retention_ms, self.validate, content
             )
             if error is None:
                 yield sources, request
