@@ -237,9 +237,8 @@ def _lock_folder(folder: Path) -> Iterator[None]:
         try:
             fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except BlockingIOError:
-            raise ClusterError(
-                "another start or stop is at work here", folder=str(folder)
-            ) from None
+            problem = "another start or stop is at work here"
+            raise ClusterError(problem, folder=str(folder)) from None
         try:
             yield
         finally:

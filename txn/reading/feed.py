@@ -401,10 +401,9 @@ class ChangeFeed:
         """Raise ChangesLostError if rows to be reported after `start` may have been deleted."""
         kept_until_ms = start.until_ms + self.bounds.retention_ms - self.bounds.delay_ms
         if self._is_strict and self.context.clock.wall_ms() > kept_until_ms:
+            message = "the offset is older than transaction rows are kept for"
             raise ChangesLostError(
-                "the offset is older than transaction rows are kept for",
-                until=start.until_ms,
-                retention_ms=self.bounds.retention_ms,
+                message, until=start.until_ms, retention_ms=self.bounds.retention_ms
             )
 
 

@@ -262,9 +262,8 @@ class ImportedCodec(Codec):
         try:
             self._inner = getattr(importlib.import_module(module), attribute)
         except (ImportError, AttributeError, ValueError) as error:
-            raise InvalidRequestError(
-                "codec cannot be imported", codec=name, cause=str(error)
-            ) from error
+            problem = "codec cannot be imported"
+            raise InvalidRequestError(problem, codec=name, cause=str(error)) from error
         if not (hasattr(self._inner, "encode") and hasattr(self._inner, "decode")):
             raise InvalidRequestError("codec has no encode or no decode", codec=name)
 
@@ -320,9 +319,8 @@ def make_codec(name: str, kind: types.DataType, column: str) -> Codec:
         raise InvalidRequestError("unknown codec", codec=name, column=column, known=[*CODECS])
     codec, accepted = CODECS[name]
     if not isinstance(kind, accepted):
-        raise InvalidRequestError(
-            "codec is not for this type", codec=name, column=column, type=kind.simpleString()
-        )
+        problem = "codec is not for this type"
+        raise InvalidRequestError(problem, codec=name, column=column, type=kind.simpleString())
     return codec(name, kind)
 
 

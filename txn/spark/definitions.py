@@ -117,9 +117,8 @@ def _parse_type(text: str, column: str) -> types.DataType:
         precision, scale = int(match[1] or 10), int(match[2] or 0)
         if scale <= precision <= 38 and precision:
             return types.DecimalType(precision, scale)
-    raise InvalidRequestError(
-        "a mapping has an unknown type: give the type with .schema()", column=column, type=text
-    )
+    problem = "a mapping has an unknown type: give the type with .schema()"
+    raise InvalidRequestError(problem, column=column, type=text)
 
 
 def parse_schema(text: str) -> types.StructType:
@@ -140,9 +139,8 @@ def parse_schema(text: str) -> types.StructType:
 def check_columns(schema: types.StructType, known: types.StructType) -> None:
     for field in schema:
         if field.name not in known.names or known[field.name].dataType != field.dataType:
-            raise InvalidRequestError(
-                "there is no such column", column=field.name, known=known.simpleString()
-            )
+            problem = "there is no such column"
+            raise InvalidRequestError(problem, column=field.name, known=known.simpleString())
 
 
 def _read_own(options: SourceOptions, schema: types.StructType | None) -> TableDefinition:
@@ -185,9 +183,8 @@ def _parse_columns(
         if match is None or (match["family"] is not None) != has_cells:
             cell = "=[table[(row)]/]family:qualifier" if has_cells else ""
             shape = f"name [type]{cell} [as codec]"
-            raise InvalidRequestError(
-                "an option is malformed", option=option, part=column, shape=shape
-            )
+            problem = "an option is malformed"
+            raise InvalidRequestError(problem, option=option, part=column, shape=shape)
         name = match_name(parse_name(match["name"]), names)
         kind = None if match["type"] is None else _parse_type(match["type"], name)
         table, family, qualifier = (
@@ -207,9 +204,8 @@ def _read_connector(options: SourceOptions) -> TableDefinition:
         parts = text.split()
         if len(parts) != 3 or ":" not in parts[2]:
             shape = "NAME TYPE family:qualifier, or NAME TYPE :key"
-            raise InvalidRequestError(
-                "an option is malformed", option=option, part=text.strip(), shape=shape
-            )
+            problem = "an option is malformed"
+            raise InvalidRequestError(problem, option=option, part=text.strip(), shape=shape)
         family, _, qualifier = parts[2].partition(":")
         columns.append(_define_column(parts[0], parts[1], (family, qualifier)))
     columns.sort(key=lambda column: column.family != b"")  # the row key comes first
@@ -250,9 +246,8 @@ def _read_catalog(options: SourceOptions) -> TableDefinition:
 
 def _parse_catalog_column(name: str, entry: Mapping[str, Any]) -> ColumnDefinition:
     for unknown in sorted(entry.keys() - {"cf", "col", "type", "length", "codec"}):
-        raise InvalidRequestError(
-            "catalog says of a column what is not supported: name a codec", column=name, key=unknown
-        )
+        problem = "catalog says of a column what is not supported: name a codec"
+        raise InvalidRequestError(problem, column=name, key=unknown)
     length = str(entry.get("length", ""))
     if length and (not is_number(length) or int(length) < 1):
         raise InvalidRequestError("catalog has a length that is none", column=name, length=length)

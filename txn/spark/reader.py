@@ -89,9 +89,8 @@ class TableReader(RangeReader):
             for column, cells in zip(mapping.columns, page.values, strict=True):
                 arrays[column.place] = column.decode_array(cells, page.rows)
                 if not schema.field(column.place).nullable and None in cells:
+                    problem = "a cell is absent, and its column must not be null"
                     raise InvalidRequestError(
-                        "a cell is absent, and its column must not be null",
-                        row=page.rows[cells.index(None)],
-                        column=column.name,
+                        problem, row=page.rows[cells.index(None)], column=column.name
                     )
             yield pa.RecordBatch.from_arrays(arrays, schema=schema)

@@ -158,9 +158,8 @@ class Conditions:
             keys = written if name == ALL else [mapping.key_of(row, mapping.find_column(name))]
             found += (Version(key, timestamp) for key in keys)
             if timestamp is not None and timestamp < 1:
-                raise InvalidRequestError(
-                    "a version is a timestamp in ms, or null", column=source, given=timestamp
-                )
+                problem = "a version is a timestamp in ms, or null"
+                raise InvalidRequestError(problem, column=source, given=timestamp)
         if self.documents is not None and inputs[-1] is not None:
             found += _read_documents(mapping, row, self.documents, inputs[-1])
         return tuple(found)
@@ -174,9 +173,8 @@ def _parse_versions(text: str | None, names: Collection[str]) -> tuple[tuple[str
             raise InvalidRequestError("an option is malformed", option="ifVersion", part=part)
         pairs.append((parse_name(name) or ALL, match_name(parse_name(source), names)))
     if len(pairs) > 1 and any(name == ALL for name, _ in pairs):
-        raise InvalidRequestError(
-            "ifVersion is one column, or pairs such as balance=seen", if_version=text
-        )
+        problem = "ifVersion is one column, or pairs such as balance=seen"
+        raise InvalidRequestError(problem, if_version=text)
     return tuple(pairs)
 
 
@@ -185,12 +183,9 @@ def _check_type(
 ) -> None:
     kind = _find_type(option, schema, name)
     if not isinstance(kind, kinds):
+        problem = "a column has a type that does not fit"
         raise InvalidRequestError(
-            "a column has a type that does not fit",
-            option=option,
-            column=name,
-            type=kind.simpleString(),
-            wanted=wanted,
+            problem, option=option, column=name, type=kind.simpleString(), wanted=wanted
         )
 
 
@@ -222,9 +217,8 @@ def _read_documents(
     except (InvalidRequestError, UnicodeEncodeError) as error:
         if not isinstance(error.__cause__ or error, UnicodeEncodeError):
             raise
-        raise InvalidRequestError(
-            "a text has half of a surrogate pair, and no UTF-8", column=place
-        ) from error
+        problem = "a text has half of a surrogate pair, and no UTF-8"
+        raise InvalidRequestError(problem, column=place) from error
 
 
 def _load(given: Any, place: str) -> list[Any]:
@@ -472,9 +466,8 @@ def parse_requests(
     if not is_once and given:
         raise InvalidRequestError("options exclude each other", options=["once=false", *given])
     if group_by and (others := [name for name in once_by if name not in group_by]):
-        raise InvalidRequestError(
-            "a group has one token: onceBy must be of columns of groupBy", columns=others
-        )
+        problem = "a group has one token: onceBy must be of columns of groupBy"
+        raise InvalidRequestError(problem, columns=others)
     conditions = Conditions.parse(options, schema)
     mapping = TableMapping.parse(
         options, schema, conditions.sources, [*once_by, *group_by], is_written=True

@@ -157,9 +157,8 @@ def make_batch_writer(options: Mapping[str, Any]) -> Callable[[DataFrame, int], 
     given = SourceOptions(options)
     names_rows = given.text("onceBy") is not None
     if given.text("jobId") is not None and not names_rows:
-        raise InvalidRequestError(
-            "a stream has a name in its checkpoint: jobId goes with onceBy only", option="jobId"
-        )
+        problem = "a stream has a name in its checkpoint: jobId goes with onceBy only"
+        raise InvalidRequestError(problem, option="jobId")
 
     def write_batch(frame: DataFrame, number: int) -> None:
         writer = frame.write.format("txn").mode("append").options(**options)

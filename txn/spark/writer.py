@@ -77,9 +77,8 @@ class Rejects(NamedTuple):
             try:
                 (self.folder / file).replace(self.folder / name)
             except FileNotFoundError as error:
-                raise InvalidRequestError(
-                    "rejects need a folder that tasks and driver share", file=self.folder / file
-                ) from error
+                problem = "rejects need a folder that tasks and driver share"
+                raise InvalidRequestError(problem, file=self.folder / file) from error
         for left in self.folder.glob(f"{job}-*.jsonl"):
             if left.name not in named:
                 left.unlink(missing_ok=True)
@@ -164,9 +163,8 @@ def parse_rejects(options: SourceOptions) -> Rejects:
     usual = "count" if where else "fail"
     is_counted = options.choice("onReject", ("fail", "count"), usual) == "count"
     if where and not is_counted:
-        raise InvalidRequestError(
-            "options exclude each other", options=["onReject=fail", "rejects"]
-        )
+        problem = "options exclude each other"
+        raise InvalidRequestError(problem, options=["onReject=fail", "rejects"])
     if not where:
         return Rejects(is_counted)
     if where.startswith(TABLE):
@@ -242,9 +240,8 @@ class WritePlan(NamedTuple):
         options.check({*WRITING, *more})
         counts, metrics = options.text("counts"), options.text("metrics")
         if counts is not None and not counts.isdecimal():
-            raise InvalidRequestError(
-                "counts are what Counts.name_accumulator returns", counts=counts
-            )
+            problem = "counts are what Counts.name_accumulator returns"
+            raise InvalidRequestError(problem, counts=counts)
         return cls(
             options.access(),
             parse_requests(options, schema, retention_ms),
@@ -357,9 +354,8 @@ def make_stream_writer(options: SourceOptions, schema: StructType) -> TxnStreamW
     """Return the writer of a micro batch. Raise InvalidRequestError, before any task runs, for
     options that do not fit the schema or the store."""
     if options.text("jobId") is not None and not options.text("onceBy"):
-        raise InvalidRequestError(
-            "a stream has a name in its checkpoint: jobId goes with onceBy only", option="jobId"
-        )
+        problem = "a stream has a name in its checkpoint: jobId goes with onceBy only"
+        raise InvalidRequestError(problem, option="jobId")
     plan = WritePlan.parse(options, schema, more=STREAMING)
     plan.check_store()
     return TxnStreamWriter(plan)
