@@ -101,9 +101,6 @@ class Way(NamedTuple):
     transactions: int
     is_atomic: bool = False
 
-    def count_transactions(self, total: int) -> int:
-        return self.transactions * (1 if self.is_atomic else total)
-
     @contextmanager
     def open_meter(self, load: Load) -> Iterator[Callable[[], dict[str, int]]]:
         """Yield a function that returns the progress: transactions, steps, and the parts that tasks
@@ -218,16 +215,14 @@ def report(event: str, **facts: Any) -> None:
 def load_flights(load: Load, by: data.WayName) -> int:
     """Commit each flight that is not loaded yet, exactly once; return how many transactions that
     is."""
-    with reporting("reading", dict):
-        total = load.flights.count()
-    way = WAYS[by]
+    total, way = load.flights.count(), WAYS[by]
     steps = way.transactions * (count_tasks(total) if way.is_atomic else total)
     report("total", flights=total, steps=steps)
     began_s = time.monotonic()
     with way.open_meter(load) as meter, reporting("progress", meter):
         way.run(load, total)
     report("loaded", **asdict(load.counts.summary()), seconds=round(time.monotonic() - began_s, 2))
-    return way.count_transactions(total)
+    return way.transactions * (1 if way.is_atomic else total)
 
 
 @contextmanager
@@ -258,9 +253,8 @@ def main(arguments: list[str]) -> int:
     parser.add_argument("--reconcile", action="store_true")
     options = parser.parse_args(arguments)
     with local_session("flights", options.folder, cores=CORES) as spark:
-        with reporting("reading", dict):
-            read = spark.read.csv(str(options.csv), header=True, nullValue="NA")
-            flights = read.cache()  # used three times
+        read = spark.read.csv(str(options.csv), header=True, nullValue="NA")
+        flights = read.cache()  # used three times
         load = Load(options.store, options.tables, flights, Counts.of(spark), options.folder)
         transactions = load_flights(load, options.by)
         if options.reconcile:

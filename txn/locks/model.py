@@ -182,9 +182,6 @@ class LockReader(Protocol):
     def list_first(self, most: int) -> LockListing:
         """Return at most `most` held and awaited locks, by path and then by arrival."""
 
-    def close(self) -> None:
-        """Close the connection."""
-
 
 @dataclass(frozen=True, slots=True)
 class Waiting:

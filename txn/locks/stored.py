@@ -466,9 +466,6 @@ class StoredLockReader:
         is_whole = len(locks) <= most and len(queues) <= MOST_OBJECTS
         return LockListing(tuple(locks[:most]), is_whole)
 
-    def close(self) -> None:
-        """Do nothing: the store's owner closes it."""
-
     def _read(self, keys: Sequence[Key]) -> Snapshot:
         """Read a row that keeps changing as it is, without locks."""
         found = call_store(self._context, lambda: self._context.store.read(list(keys)))

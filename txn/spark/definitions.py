@@ -1,17 +1,8 @@
 """The options that say which columns make the row key and which cell each other column is.
 
-They are read here without a schema. There are three notations. Our own is `row` and `columns`, or
-`family` for all columns outside the row key:
-
-    row      "id", "id bigint", "a string, b int", "id as long"
-    columns  "v=d:v, n bigint=d:count as text"
-
-A column has a name (in backquotes unless it is a plain word), a type if no schema gives it, and a
-codec if it is not the default. In families and qualifiers `\\xNN` is a byte. Writers may name cells
-of other rows: `ref=by_customer(customer, id)/i:order`, or `v=copies/d:v` with the same row key.
-
-HBase's Spark connector has `hbase.columns.mapping`, "id STRING :key, n INT c:n". SHC, and the
-connector too, has the JSON document `catalog`. Both write numbers as HBase's `Bytes` does, times as
+They are read here without a schema. There are three notations (docs/spark.md): our own, `row` with
+`columns` or `family`; `hbase.columns.mapping` of HBase's Spark connector; and the JSON document
+`catalog` of SHC and of the connector. The last two write numbers as HBase's `Bytes` does, times as
 milliseconds, and the columns of a row key without a separator. Only mappings that those two would
 write differently are refused.
 """
