@@ -38,17 +38,7 @@ from txn.protocol.listing import name_time, scan_transactions
 from txn.protocol.row import FAMILY, column, decode_row
 from txn.request import Ack, Committed, Outcome, bind_request, check_deadline
 from txn.server.connection import ServedInterface
-from txn.service.messages import (
-    ACKS,
-    IDL,
-    METHODS,
-    REQUEST_LABEL,
-    TYPES,
-    TimedRequest,
-    decode_message,
-    encode_error,
-    name_part,
-)
+from txn.service import messages
 from txn.spans import Span
 from txn.stores.base import Store
 from txn.stores.hbase.places import row_after
@@ -72,17 +62,19 @@ FoundOutcome = tuple[Outcome, Committed | None]
 def dispatch(work: Callable[..., Any]) -> Callable[..., Any]:
     """Make an interface method of one that takes and returns values: decode the arguments, and
     encode the result or the error."""
-    method = METHODS[work.__name__]
+    method = messages.METHODS[work.__name__]
 
     @wraps(work)
-    def call(self: Transactional, /, *messages: Any) -> Any:
-        options = messages[-1] or IDL.Options()
+    def call(self: Transactional, /, *given: Any) -> Any:
+        options = given[-1] or messages.IDL.Options()
         try:
-            *values, _ = decode_message(method.decode, messages, InvalidRequestError, UNREADABLE)
+            *values, _ = messages.decode_message(
+                method.decode, given, InvalidRequestError, UNREADABLE
+            )
             result = work(self, *values, options)
             return method.result and method.result.encode(result)
         except TxnError as error:
-            raise encode_error(error) from error
+            raise messages.encode_error(error) from error
 
     return call
 
@@ -114,7 +106,7 @@ class Transactional:
 
     @property
     def service(self) -> ServedInterface:
-        return ServedInterface(IDL.Transactional, self, LONG, self.admit)
+        return ServedInterface(messages.IDL.Transactional, self, LONG, self.admit)
 
     def flush(self) -> None:
         """Complete the commits that were answered at their decision, and send all spans."""
@@ -129,7 +121,7 @@ class Transactional:
         if not hmac.compare_digest(shown.encode(), self._token):
             self._wrong.note(peer)
             self._clock.sleep_ms(PAUSE_MS)
-            raise IDL.Unauthorized("the token is missing or wrong")
+            raise messages.IDL.Unauthorized("the token is missing or wrong")
 
     @dispatch
     def commit(
@@ -140,7 +132,7 @@ class Transactional:
     ) -> Committed:
         """Apply all mutations if all assertions hold and the scanned ranges have no new keys."""
         within_ms, ack = options.withinMs, _ack(options)
-        spans = [TYPES[IDL.Span].decode(span) for span in options.scanned or ()]
+        spans = [messages.TYPES[messages.IDL.Span].decode(span) for span in options.scanned or ()]
         check_deadline(within_ms)
         request = bind_request(
             *(mutations, assertions or (), options.once),
@@ -158,13 +150,13 @@ class Transactional:
 
     @dispatch
     def commitMany(
-        self, requests: Sequence[TimedRequest], options: Any
+        self, requests: Sequence[messages.TimedRequest], options: Any
     ) -> list[Committed | TxnError]:
         if options.scanned:
             raise InvalidRequestError("only a commit of its own can have scanned ranges")
         name = options.request
         named = [
-            replace(r, labels=_add_name(r.labels, name and name_part(name, number)))
+            replace(r, labels=_add_name(r.labels, name and messages.name_part(name, number)))
             for number, (r, _, _) in enumerate(requests)
         ]
         times = [each.deadline_ms for each in requests]
@@ -190,7 +182,7 @@ class Transactional:
     @dispatch
     def database(self, options: Any) -> Any:
         context = self._engine.context
-        return IDL.Database(context.table, context.rules.stored_name.decode())
+        return messages.IDL.Database(context.table, context.rules.stored_name.decode())
 
     @dispatch
     def outcome(self, transaction: bytes, options: Any) -> Outcome:
@@ -211,7 +203,7 @@ class Transactional:
     ) -> list[FoundOutcome]:
         if not 0 < count <= MOST_OUTCOMES:
             raise InvalidRequestError("too many requests", count=count, limit=MOST_OUTCOMES)
-        names = [name_part(request, number) for number in range(count)]
+        names = [messages.name_part(request, number) for number in range(count)]
         return self._find_requests(names, ago_ms, options)
 
     @dispatch
@@ -304,7 +296,7 @@ class Transactional:
             found = decode_row(row)
             if found.buffer is None or found.status is None:
                 continue
-            label, status = found.buffer.request.labels.get(REQUEST_LABEL), found.status
+            label, status = found.buffer.request.labels.get(messages.REQUEST_LABEL), found.status
             if status.is_decided and found.plan is not None:
                 done = Committed(row.row, found.plan.timestamp, complete=status.is_finished)
                 yield label, Outcome.COMMITTED, done
@@ -317,11 +309,11 @@ def _label(name: bytes) -> str:
 
 
 def _add_name(labels: Mapping[str, str], name: bytes | None) -> Mapping[str, str]:
-    return labels if name is None else {**labels, REQUEST_LABEL: _label(name)}
+    return labels if name is None else {**labels, messages.REQUEST_LABEL: _label(name)}
 
 
 def _ack(options: Any) -> Ack:
-    for ack, number in ACKS.items():
+    for ack, number in messages.ACKS.items():
         if options.ack in (number, None):
             return ack
     raise InvalidRequestError("unknown ack", ack=options.ack)

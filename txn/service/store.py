@@ -28,17 +28,8 @@ from txn.model import (
     check_exclusion,
 )
 from txn.service.messages import DECODERS, IDL, METHODS, decode_error
+from txn.stores import gateway
 from txn.stores.base import Families, Feature, check_then_read
-from txn.stores.gateway import (
-    Connection,
-    Garbled,
-    Gateway,
-    GatewayError,
-    Pool,
-    Request,
-    check_reply,
-    parse_gateway,
-)
 
 DEFAULT_PORT = 9092
 TIMEOUT_MS = 60_000  # longer than a commit may take to its decision
@@ -50,7 +41,7 @@ def served_store(parts: SplitResult, clock: Clock) -> ServedStore:
     return ServedStore(RemoteService(*parse_server(parts), clock))
 
 
-def parse_server(parts: SplitResult) -> tuple[Gateway, str | None]:
+def parse_server(parts: SplitResult) -> tuple[gateway.Gateway, str | None]:
     """Return the address of a URI's server, and its token. No error message contains the token."""
     options = parse_qsl(parts.query, keep_blank_values=True)
     tokens = [(name, value) for name, value in options if name in ("token", "token_file")]
@@ -60,18 +51,18 @@ def parse_server(parts: SplitResult) -> tuple[Gateway, str | None]:
     if "token_file" in dict(tokens):
         token = read_token(Path(dict(tokens)["token_file"]))
     others = urlencode([each for each in options if each not in tokens])
-    gateway = parse_gateway(parts._replace(query=others), DEFAULT_PORT)
+    server = gateway.parse_gateway(parts._replace(query=others), DEFAULT_PORT)
     if "timeout_ms" not in dict(options):
-        gateway = replace(gateway, timeout_ms=TIMEOUT_MS)
-    return gateway, token
+        server = replace(server, timeout_ms=TIMEOUT_MS)
+    return server, token
 
 
 class RemoteService:
     """A server's Transactional service; safe for threads and across fork."""
 
-    def __init__(self, gateway: Gateway, token: str | None, clock: Clock) -> None:
+    def __init__(self, server: gateway.Gateway, token: str | None, clock: Clock) -> None:
         self._token = token
-        self._pool = Pool(gateway, IDL.Transactional, clock)
+        self._pool = gateway.Pool(server, IDL.Transactional, clock)
 
     def call(
         self,
@@ -85,11 +76,13 @@ class RemoteService:
         of the request's Options. repeat, within_ms: those of `Pool.run_one`."""
         method = METHODS[name]
         messages = method.encode((*values, IDL.Options(token=self._token, **options)))
-        decode = bool if method.result is None else check_reply(method.result.decode)
-        request: Request[Any] = name, tuple(messages), decode
+        decode = bool if method.result is None else gateway.check_reply(method.result.decode)
+        request: gateway.Request[Any] = name, tuple(messages), decode
         try:
-            return self._pool.run_one(Connection.call, request, repeat=repeat, within_ms=within_ms)
-        except GatewayError as refused:
+            return self._pool.run_one(
+                gateway.Connection.call, request, repeat=repeat, within_ms=within_ms
+            )
+        except gateway.GatewayError as refused:
             raise _decode_refusal(refused, str(self._pool.gateway)) from refused
 
     def close(self) -> None:
@@ -204,14 +197,14 @@ def refuse_missing(asked: Collection[Key], found: Mapping[Key, Any]) -> None:
         raise errors.NotApplied("keys are missing in the server's answer", keys=lacking[:3])
 
 
-def _decode_refusal(refused: GatewayError, server: str) -> errors.TxnError:
+def _decode_refusal(refused: gateway.GatewayError, server: str) -> errors.TxnError:
     """Return the error for a server's exception. An exception outside the interface is a failure of
     the server at any point of the work, or an unknown method."""
     cause = refused.__cause__
     if type(cause) in DECODERS:
         try:
-            return check_reply(decode_error)(cause)
-        except Garbled as error:
+            return gateway.check_reply(decode_error)(cause)
+        except gateway.Garbled as error:
             return errors.MaybeApplied(str(error), server=server, error=type(cause).__name__)
     if getattr(cause, "type", None) == UNKNOWN_METHOD:
         message = "the server is of another version and does not know this request"
