@@ -83,13 +83,10 @@ class Job:
         if code != 0:
             raise self._failure("the job failed", code=code)
 
-    def workers(self) -> list[int]:
-        """Return the Python workers of Spark: the processes that its daemon has forked."""
-        daemons = {pid for pid, _, command in self._processes() if WORKER in command}
-        return [pid for pid, parent, _ in self._processes() if parent in daemons]
-
     def signal_workers(self, number: signal.Signals) -> int:
-        workers = self.workers()
+        """Signal the Python workers of Spark, the processes that its daemon has forked."""
+        daemons = {pid for pid, _, command in self._processes() if WORKER in command}
+        workers = [pid for pid, parent, _ in self._processes() if parent in daemons]
         _signal(workers, number)
         return len(workers)
 

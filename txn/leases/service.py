@@ -364,8 +364,7 @@ def _match_lease(lease_id: int, objects: Sequence[Path]) -> ColumnElement[bool]:
 
 
 def _read_now(connection: Connection) -> datetime:
-    found: datetime = connection.execute(select(now())).scalar_one()
-    return found
+    return connection.execute(select(now())).scalar_one()
 
 
 def _make_columns(request: LockRequest) -> dict[str, str]:

@@ -386,5 +386,4 @@ def _encode_reply(call: wire.WireCall, answer: TPayload, compact: bool) -> bytes
     protocol.write_message_begin(call.name, kind, call.sequence)
     protocol.write_struct(answer)
     protocol.write_message_end()
-    written: bytes = buffer.getvalue()
-    return written
+    return bytes(buffer.getvalue())

@@ -16,7 +16,7 @@ from collections.abc import Callable, Collection, Iterator, Sequence
 from concurrent.futures import Future
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
-from typing import Any
+from typing import Any, cast
 
 from txn.client.group_commit import GroupCommit
 from txn.client.hot_keys import HotKeyTicket
@@ -351,20 +351,18 @@ class RemoteBackend:
             raise NotApplied(str(lost)) from lost
 
     def find_once(self, token: bytes, deadline_ms: int | None = None) -> Committed | None:
-        first: Committed | None = self._call_read("findOnce", deadline_ms, token)[1]
-        return first
+        return cast(Committed | None, self._call_read("findOnce", deadline_ms, token)[1])
 
     def outcome(self, key: bytes) -> Outcome:
         """Return the outcome of a transaction, by its row key or its request's name."""
         if not key.startswith(NAME):
-            outcome: Outcome = self._call_read("outcome", None, key)
-            return outcome
+            return cast(Outcome, self._call_read("outcome", None, key))
         try:
             began_ms = int(key.split(b".")[1])
         except ValueError as error:
             raise InvalidRequestError("not a name of a request", given=key) from error
-        outcome, _ = self._call_read("findOutcome", None, key, self._clock.wall_ms() - began_ms)
-        return outcome
+        ago_ms = self._clock.wall_ms() - began_ms
+        return cast(Outcome, self._call_read("findOutcome", None, key, ago_ms)[0])
 
     def ensure_table(self, table: bytes, families: Collection[bytes]) -> None:
         self._service.call("ensureTable", table, families, repeat=True)

@@ -16,24 +16,13 @@ from functools import wraps
 from itertools import chain
 from typing import Any
 
+from txn import model
 from txn.assertions import Assertion
 from txn.client.engine import Engine
 from txn.client.local import LocalBackend
 from txn.clock import Clock, SystemClock
 from txn.errors import InvalidRequestError, TxnError
 from txn.host.tokens import PAUSE_MS, WrongTokens
-from txn.model import (
-    Cell,
-    Check,
-    Columns,
-    Delete,
-    Edit,
-    Key,
-    Mutation,
-    Row,
-    RowExclusion,
-    cell_bytes,
-)
 from txn.protocol.listing import name_time, scan_transactions
 from txn.protocol.row import FAMILY, column, decode_row
 from txn.request import Ack, Committed, Outcome, bind_request, check_deadline
@@ -55,7 +44,7 @@ PAGE_MS = 2_000  # until an incomplete page is sent
 VIEW_BYTES = 64_000_000
 LONG = frozenset({"scan", "view", "storeScan", "storeCompact"})
 
-Page = tuple[list[Row], bytes | None]
+Page = tuple[list[model.Row], bytes | None]
 FoundOutcome = tuple[Outcome, Committed | None]
 
 
@@ -126,7 +115,7 @@ class Transactional:
     @dispatch
     def commit(
         self,
-        mutations: Sequence[Mutation | Delete],
+        mutations: Sequence[model.Mutation | model.Delete],
         assertions: Sequence[Assertion] | None,
         options: Any,
     ) -> Committed:
@@ -164,7 +153,7 @@ class Transactional:
             return self._engine.commit_many(named, ack=_ack(options), deadline_ms=times)
 
     @dispatch
-    def read(self, keys: Sequence[Key], options: Any) -> dict[Key, Cell | None]:
+    def read(self, keys: Sequence[model.Key], options: Any) -> dict[model.Key, model.Cell | None]:
         return self._engine.read(keys, deadline_ms=options.withinMs)
 
     @dispatch
@@ -173,8 +162,8 @@ class Transactional:
 
     @dispatch
     def view(
-        self, keys: Sequence[Key], spans: Sequence[Span], options: Any
-    ) -> tuple[Mapping[Key, Cell | None], list[dict[Key, Cell]]]:
+        self, keys: Sequence[model.Key], spans: Sequence[Span], options: Any
+    ) -> tuple[Mapping[model.Key, model.Cell | None], list[dict[model.Key, model.Cell]]]:
         for key in keys:
             self._backend.check_key(key, options.withinMs)
         return self._backend.view(keys, spans, options.withinMs, VIEW_BYTES)
@@ -219,12 +208,14 @@ class Transactional:
 
     @dispatch
     def storeWrite(
-        self, edits: Sequence[Edit], durable: bool | None, by_row: bool | None, options: Any
+        self, edits: Sequence[model.Edit], durable: bool | None, by_row: bool | None, options: Any
     ) -> None:
         self._store.write(edits, durable=durable is not False, by_row=by_row is True)
 
     @dispatch
-    def storeCheck(self, checks: Sequence[Check], durable: bool | None, options: Any) -> list[bool]:
+    def storeCheck(
+        self, checks: Sequence[model.Check], durable: bool | None, options: Any
+    ) -> list[bool]:
         return self._store.check_and_put(checks, durable=durable is not False)
 
     @dispatch
@@ -233,8 +224,8 @@ class Transactional:
         table: bytes,
         start: bytes,
         stop: bytes | None,
-        columns: Columns,
-        exclude: RowExclusion | None,
+        columns: model.Columns,
+        exclude: model.RowExclusion | None,
         reverse: bool | None,
         options: Any,
     ) -> Page:
@@ -242,14 +233,14 @@ class Transactional:
         rows = self._store.scan(table, start, stop, columns, exclude, reverse=is_reverse)
         return self._make_page(rows, is_reverse)
 
-    def _make_page(self, rows: Iterable[Row], is_reverse: bool = False) -> Page:
+    def _make_page(self, rows: Iterable[model.Row], is_reverse: bool = False) -> Page:
         """Return the first rows with cells, limited by size and time."""
         clock, page, size = self._engine.context.clock, [], 0
         due_ms = clock.monotonic_ms() + PAGE_MS
         for row in rows:
             if row.cells:
                 page.append(row)
-                size += sum(cell_bytes(key, cell.value) for key, cell in row.cells.items())
+                size += sum(model.cell_bytes(key, cell.value) for key, cell in row.cells.items())
             is_full = len(page) == PAGE_ROWS or size >= PAGE_BYTES
             if is_full or clock.monotonic_ms() >= due_ms:
                 return page, row.row if is_reverse else row_after(row.row)

@@ -9,24 +9,12 @@ from __future__ import annotations
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 from urllib.parse import SplitResult, parse_qsl, urlencode
 
-from txn import errors
+from txn import errors, model
 from txn.clock import Clock
 from txn.host.tokens import read_token
-from txn.model import (
-    Cell,
-    Check,
-    Columns,
-    Edit,
-    Family,
-    Key,
-    Row,
-    RowExclusion,
-    check_count,
-    check_exclusion,
-)
 from txn.service.messages import DECODERS, IDL, METHODS, decode_error
 from txn.stores import gateway
 from txn.stores.base import Families, Feature, check_then_read
@@ -97,21 +85,25 @@ class ServedStore:
     def __init__(self, service: RemoteService) -> None:
         self._service = service
 
-    def read(self, *groups: Collection[Key]) -> dict[Key, Cell | None]:
-        cells: dict[Key, Cell | None] = {}
+    def read(self, *groups: Collection[model.Key]) -> dict[model.Key, model.Cell | None]:
+        cells: dict[model.Key, model.Cell | None] = {}
         for keys in filter(None, groups):
             cells.update(self._read("storeRead", keys))
         return cells
 
-    def read_versions(self, keys: Collection[Key], count: int) -> dict[Key, list[Cell]]:
-        check_count(count)
+    def read_versions(
+        self, keys: Collection[model.Key], count: int
+    ) -> dict[model.Key, list[model.Cell]]:
+        model.check_count(count)
         return self._read("storeVersions", keys, count) if keys else {}
 
-    def write(self, edits: Sequence[Edit], *, durable: bool = True, by_row: bool = False) -> None:
+    def write(
+        self, edits: Sequence[model.Edit], *, durable: bool = True, by_row: bool = False
+    ) -> None:
         if edits or durable:
             self._call("storeWrite", edits, durable, by_row, repeat=True)
 
-    def check_and_put(self, checks: Sequence[Check], *, durable: bool = True) -> list[bool]:
+    def check_and_put(self, checks: Sequence[model.Check], *, durable: bool = True) -> list[bool]:
         """Carry out the checks in one request, which is never repeated."""
         results: list[bool] = self._call("storeCheck", checks, durable) if checks else []
         if len(results) != len(checks):
@@ -125,15 +117,15 @@ class ServedStore:
         table: bytes,
         start: bytes = b"",
         stop: bytes | None = None,
-        columns: Columns = None,
-        exclude: RowExclusion | None = None,
+        columns: model.Columns = None,
+        exclude: model.RowExclusion | None = None,
         *,
         reverse: bool = False,
-    ) -> Iterator[Row]:
+    ) -> Iterator[model.Row]:
         """Yield the rows page by page; the server keeps no state between pages. If the server would
         take too long to find a page of rows that are not excluded, it sends all rows, and this
         client excludes them."""
-        check_exclusion(columns, exclude)
+        model.check_exclusion(columns, exclude)
         following: bytes | None = start
         while following is not None:
             arguments = (table, start, stop, columns, exclude, reverse)
@@ -153,12 +145,10 @@ class ServedStore:
         work()
 
     def list_tables(self) -> list[bytes]:
-        names: list[bytes] = self._call("storeTables", repeat=True)
-        return names
+        return cast(list[bytes], self._call("storeTables", repeat=True))
 
     def describe(self, table: bytes) -> Families | None:
-        families: dict[bytes, Family] | None = self._call("storeDescribe", table, repeat=True)
-        return families
+        return cast(Families | None, self._call("storeDescribe", table, repeat=True))
 
     def ensure_table(self, table: bytes, families: Families, splits: Sequence[bytes] = ()) -> None:
         """Create what is missing; splits have no effect on one machine."""
@@ -176,7 +166,7 @@ class ServedStore:
     def close(self) -> None:
         self._service.close()
 
-    def _read(self, name: str, keys: Collection[Key], *values: Any) -> dict[Key, Any]:
+    def _read(self, name: str, keys: Collection[model.Key], *values: Any) -> dict[model.Key, Any]:
         asked = dict.fromkeys(keys)
         found = self._call(name, [*asked], *values, repeat=True)
         refuse_missing(asked, found)
@@ -191,7 +181,7 @@ class ServedStore:
             raise errors.MaybeApplied(str(error)) from error
 
 
-def refuse_missing(asked: Collection[Key], found: Mapping[Key, Any]) -> None:
+def refuse_missing(asked: Collection[model.Key], found: Mapping[model.Key, Any]) -> None:
     """Raise NotApplied if an answer lacks keys, each of which it must name, even if absent."""
     if lacking := [key for key in asked if key not in found]:
         raise errors.NotApplied("keys are missing in the server's answer", keys=lacking[:3])
