@@ -67,8 +67,7 @@ class Inspection:
 
 
 class Share(NamedTuple):
-    """Part of the transaction table or a data table; or, if fenced, tables whose lock counts to
-    check."""
+    """Part of the transaction table or a data table; if fenced, tables to check lock counts of."""
 
     span: Span
     is_data: bool

@@ -214,8 +214,7 @@ def _read_record(folder: Path) -> tuple[Settings, dict[str, Process]]:
 
 
 def _read_last_settings(settings: Settings) -> Settings | None:
-    """Return the settings of the folder's last start, or None for a new folder. Raises ClusterError
-    if no cluster may start here."""
+    """Return the settings of the folder's last start, None if it is new. Raises ClusterError."""
     folder = settings.folder
     if not (folder / RECORD).exists():
         if any(path.name != LOCK for path in folder.iterdir()):

@@ -213,8 +213,7 @@ def report(event: str, **facts: Any) -> None:
 
 
 def load_flights(load: Load, by: data.WayName) -> int:
-    """Commit each flight that is not loaded yet, exactly once; return how many transactions that
-    is."""
+    """Commit each flight exactly once; return how many transactions that is."""
     total, way = load.flights.count(), WAYS[by]
     steps = way.transactions * (count_tasks(total) if way.is_atomic else total)
     report("total", flights=total, steps=steps)

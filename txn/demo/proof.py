@@ -49,8 +49,7 @@ class ProofCheck:
 def reconcile(
     spark: SparkSession, uri: str, tables: DemoTables, csv: DataFrame, transactions: int
 ) -> list[ProofCheck]:
-    """Compare the flights of the CSV with the tables, in both directions, and count
-    transactions."""
+    """Compare flights and tables in both directions, and count transactions."""
     scan_flights = partial(scan_in_tasks, spark, uri, tables.flights, FLIGHT_SPLITS)
     scan_indexes = partial(scan_in_tasks, spark, uri, tables.indexes, INDEX_SPLITS)
     scan_transactions = partial(scan_in_tasks, spark, uri, tables.transactions, TRANSACTION_SPLITS)
@@ -76,8 +75,7 @@ def reconcile(
 def compare_rows(
     names: Sequence[str], expected: DataFrame, found: DataFrame
 ) -> Iterator[ProofCheck]:
-    """Count the rows of two frames and those that only one of them has, with every column and
-    repeated rows."""
+    """Count the rows of two frames, which may repeat, and those that only one of them has."""
     yield ProofCheck(names[0], expected.count(), found.count())
     yield ProofCheck(names[1], 0, expected.exceptAll(found).count())
     yield ProofCheck(names[2], 0, found.exceptAll(expected).count())

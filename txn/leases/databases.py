@@ -100,8 +100,7 @@ long others wait for a client that was stopped while it held a table lock."""
 
 class _SqliteConnection(sqlite3.Connection):
     def close(self) -> None:
-        """Roll back first: a closed connection keeps its locks while a statement of an interrupted
-        thread is referenced."""
+        """Roll back first: else an interrupted thread's statement may keep the locks."""
         with suppress(sqlite3.ProgrammingError):  # it was closed before
             self.rollback()
         super().close()

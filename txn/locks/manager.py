@@ -263,8 +263,7 @@ class LockManager:
 
     def _sweep(self) -> None:
         """Remove entries whose removal failed, that a failed request may still be granted, or that
-        an interrupted thread has dropped. The rest is retried at the next contact, and ends with
-        the session."""
+        an interrupted thread has dropped. The next contact retries the rest."""
         for owed in [asked.entries for asked in list(self._asked.values()) if asked.is_owed]:
             try:
                 self._backend.remove(owed._replace(is_owed=True))

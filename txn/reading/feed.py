@@ -342,8 +342,7 @@ class ChangeFeed:
     """Plans the parts of a feed: where the next one ends, and which transactions are in it."""
 
     def __init__(self, context: Context, bounds: Bounds, *, is_strict: bool = True) -> None:
-        """is_strict: raise ChangesLostError if changes may have been deleted before their
-        report."""
+        """is_strict: raise ChangesLostError if changes may have been deleted unreported."""
         self.context = context
         self.bounds = bounds
         self._is_strict = is_strict

@@ -56,8 +56,7 @@ class _Unknown(TPayload):
 
 
 class WireCall(NamedTuple):
-    """A request: method, kind of message, number, arguments if the method is known, and why it is
-    refused, if it is."""
+    """A request; arguments: if the method is known; refused: why, if it is."""
 
     name: str
     kind: int

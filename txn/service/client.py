@@ -302,8 +302,7 @@ class RemoteBackend:
         return self.read(keys, deadline_ms)
 
     def scan(self, wanted: Span, deadline_ms: int | None = None) -> Iterator[Row]:
-        """Yield the span's rows with values page by page, the first one at once; the server keeps
-        no state in between."""
+        """Yield the span's rows page by page, the first one at once; the server keeps no state."""
         due_ms = self._due_ms(deadline_ms)
         page = self._call_read("scan", deadline_ms, wanted)
 

@@ -164,8 +164,7 @@ Conversion = Callable[[Any], Any]
 def decode_message(
     decode: Conversion, message: Any, kind: type[errors.TxnError], words: str
 ) -> Any:
-    """Return the decoded message; if it lacks a part, or has an odd one, raise an error of this
-    kind."""
+    """Return the decoded message, or raise an error of this kind for a bad part."""
     try:
         return decode(message)
     except (AttributeError, LookupError, RecursionError, TypeError, ValueError) as error:

@@ -1,5 +1,4 @@
-"""The Transactional service: commits, atomic reads and outcomes for clients without the store, and
-stored cells for recovery.
+"""The Transactional service: commits, reads and outcomes for clients; stored cells for recovery.
 
 A method gets the messages of its arguments, as the interface declares them, and returns a message;
 `dispatch` decodes and encodes them. Every error is an exception of the interface that says what to
@@ -49,8 +48,7 @@ FoundOutcome = tuple[Outcome, Committed | None]
 
 
 def dispatch(work: Callable[..., Any]) -> Callable[..., Any]:
-    """Make an interface method of one that takes and returns values: decode the arguments, and
-    encode the result or the error."""
+    """Make an interface method of one that takes values and returns or raises one."""
     method = messages.METHODS[work.__name__]
 
     @wraps(work)

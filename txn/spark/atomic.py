@@ -67,8 +67,7 @@ class AtomicWriter(DataSourceArrowWriter):
     transaction: bytes | None = None
 
     def write(self, iterator: Iterator[pa.RecordBatch]) -> WriterCommitMessage:
-        """Write the rows of a task as parts in row-key order, which makes them the same if the task
-        runs again with the same rows."""
+        """Write the rows of a task as parts in row-key order: the same ones if it runs again."""
         partition = find_partition()
         if self.transaction is None:
             return PartsReport(partition, 0, 0)

@@ -47,8 +47,7 @@ _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 
 
 class ChangeReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
-    """Plan micro batches, and read them in tasks. Only the planner keeps state: an open engine and
-    the result of the last scan."""
+    """Plan micro batches, with an engine and the last scan as state, and read them in tasks."""
 
     known = CHANGES
 

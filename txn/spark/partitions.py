@@ -68,8 +68,7 @@ YOUNG_OBJECTS = 10_000
 
 @dataclass(frozen=True, slots=True)
 class Access:
-    """How a task opens its store, as in `txn.connect`. Nothing is created: a wrong name is an
-    error."""
+    """How a task opens its store, as in `txn.connect`; nothing is created."""
 
     uri: str = field(repr=False)
     table: str | bytes | None = None

@@ -105,8 +105,7 @@ class RowTokens:
 @dataclass(frozen=True)
 class Conditions:
     """The assertions of rows. absent: columns whose cells must be absent; None: all cells.
-    versions: pairs of a mapped column, or ALL, and the column of its timestamp. documents: of
-    assertions."""
+    versions: pairs of a mapped column, or ALL, and its timestamp. documents: of assertions."""
 
     absent: tuple[str, ...] | None = ()
     versions: tuple[tuple[str, str], ...] = ()

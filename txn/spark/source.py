@@ -147,8 +147,7 @@ def register(spark: SparkSession) -> None:
 
 
 def make_batch_writer(options: Mapping[str, Any]) -> Callable[[DataFrame, int], None]:
-    """Return a function for `writeStream.foreachBatch` that writes each batch once, in any output
-    mode.
+    """Return a function for `foreachBatch` that writes each batch once, in any output mode.
 
     options: of `df.write.format("txn")`; with `atomic` each batch is one transaction. Without
     `onceBy` the name of the job is made of the query's id, which its checkpoint keeps, and the

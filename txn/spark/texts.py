@@ -60,8 +60,7 @@ def _count_times(kind: pa.DataType) -> pa.DataType:
 
 
 def count_micros(value: datetime | int, has_zone: bool) -> int:
-    """Return the microseconds of an instant (local if naive, as in PySpark) or a time without a
-    zone."""
+    """Return the microseconds of an instant (local if naive) or a time without a zone."""
     if isinstance(value, int):
         return value
     if not has_zone:
@@ -85,8 +84,7 @@ def format_iso(kind: types.DataType, value: Any) -> str:
 
 
 def parse_iso(kind: types.DataType, text: str) -> int:
-    """Return the days, microseconds or, for a time of day, nanoseconds of an ISO 8601 text; without
-    an offset it is in UTC."""
+    """Return days, microseconds, or nanoseconds of a day; a text without an offset is in UTC."""
     if isinstance(kind, types.TimeType):
         moment = time.fromisoformat(text)
         if moment.tzinfo is not None:

@@ -11,8 +11,7 @@ number. So the batch finds what its earlier run committed.
 The options `onReject` and `rejects` keep rows that failed an assertion, met a conflict or do not
 encode. In a table a reject takes the token of its row. So a row is either written or rejected,
 whatever the other attempts of its task do. In a folder each attempt of a task has its own file,
-under a hidden name until the write ends; then the files of the successful attempts get their final
-names.
+under a hidden name until it has succeeded and the write ends.
 """
 
 from __future__ import annotations

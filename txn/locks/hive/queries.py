@@ -162,8 +162,7 @@ def _is_common(table: exp.Table) -> bool:
 
 
 def _list_visible(around: exp.Expr, inside: exp.Expr) -> list[exp.Expr]:
-    """Return the common table expressions of `around` that are visible in `inside`; for one of
-    themselves, those before it."""
+    """Return the common table expressions of `around` that `inside` can see."""
     if isinstance(around, exp.With):
         if around.args.get("recursive"):
             return around.expressions

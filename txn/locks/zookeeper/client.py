@@ -62,8 +62,7 @@ LOGGER.addHandler(logging.NullHandler())  # print nothing on stderr by default
 
 
 class _Answer(AsyncResult):  # type: ignore[misc]
-    """The driver's, whose condition no interrupted thread leaves locked: the driver's own threads
-    take it, too, and would stop."""
+    """The driver's, whose condition no interrupted thread leaves locked for its own threads."""
 
     def __init__(self, handler: SequentialThreadingHandler) -> None:
         super().__init__(handler, SafeCondition, KazooTimeoutError)
@@ -111,8 +110,7 @@ class Ensemble:
 
     hosts: `host:port,host:port`. base: the folder of the locks. user, password: for digest
     authentication, if any. certificate: shown to the server, with its key, which may be in a file
-    of its own. ca: signs the server's certificate, besides the authorities that this machine
-    trusts.
+    of its own. ca: signs the server's certificate, as the machine's authorities may.
     """
 
     hosts: str
@@ -210,8 +208,7 @@ class ZooKeeperClient:
 
     def lost_since(self, losses: int) -> bool:
         """Return True if the session may have ended since `losses` was read: it did, or there was
-        no contact for the rest of its time, of which the driver takes two thirds to notice a
-        silence."""
+        no contact for the rest of its time (the driver takes two thirds to notice)."""
         since_ms = self._silent_since_ms
         silent_ms = 0 if since_ms is None else self._clock.monotonic_ms() - since_ms
         return self.losses != losses or silent_ms * 3 >= self._session_ms

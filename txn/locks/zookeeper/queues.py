@@ -57,8 +57,7 @@ Queue = list[Node]
 
 
 def encode_note(ticket: Ticket, token: int = 0) -> bytes:
-    """Return the data of a node. token: of a granted explicit lock; 0 stands for the transaction
-    that created the node."""
+    """Return the data of a node. token: of a granted explicit lock; 0: the node's transaction."""
     owner = ticket.owner
     note: dict[str, object] = {"owner": owner.name, "host": owner.host, "query": owner.query}
     note |= {"since_ms": ticket.since_ms, "explicit": token > 0, "token": token}
@@ -296,8 +295,7 @@ class _Attempt:
             schedule.note_wake()
 
     def _find_denial(self, queues: dict[Path, Queue]) -> Denial | None:
-        """Note our node in the queue of each object, in their order, and delete duplicates. Return
-        the denial, if any."""
+        """Note our node in each queue, in their order, delete duplicates, and return a denial."""
         self._nodes = {}
         for at in [each.path for each in self._wanted]:
             folder = self._folders.of(at)
