@@ -159,8 +159,7 @@ def list_writes(load: Load, flights: DataFrame) -> list[tuple[DataFrame, dict[st
 
 
 def load_by_writer(load: Load, total: int) -> None:
-    """Write the flights, then their entries. The names of flights are tokens, so a job that runs
-    again finds what it has committed."""
+    """Write the flights, then their entries. The names of flights are tokens."""
     for rows, options, name in list_writes(load, load.divide(total)):
         write = rows.write.format("txn").options(**options, **count_options(load))
         write.options(groupBy=name, onceBy=name).mode("append").save()

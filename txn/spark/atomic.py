@@ -109,8 +109,7 @@ class AtomicWriter(DataSourceArrowWriter):
 
 
 def make_atomic_writer(options: SourceOptions, schema: StructType) -> AtomicWriter:
-    """Return the writer of a job and begin its transaction. Raise InvalidRequestError for options
-    that do not fit the schema or the store."""
+    """Return the writer of a job and begin its transaction, or raise InvalidRequestError."""
     if others := [name for name in WRITING if name not in ATOMIC and options.text(name)]:
         raise InvalidRequestError(
             "an atomic data frame is one transaction, and has no options of its rows: leave them "

@@ -182,11 +182,7 @@ def _list_groups(rows: Iterator[Any], group: Callable[[Any], object] | str) -> I
     for value, members in groupby(rows, group if callable(group) else itemgetter(group)):
         some = list(members)
         if value in closed:
-            error = InvalidRequestError(
-                "the rows of a group do not stand together: repartition by it, and sort by it "
-                "within partitions",
-                group=value,
-            )
+            error = InvalidRequestError(partitions.SPLIT, group=value)
             raise partitions.make_error(some[0], error)
         closed.add(value)
         yield some

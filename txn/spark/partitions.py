@@ -60,6 +60,9 @@ Refused = Sequence[tuple[T, Request, TxnError]]
 """The requests of a batch that did not commit, each with its source and the error."""
 
 REUSED = "; repartition by the group if it is split, and give other rows or jobs other names"
+SPLIT = (
+    "the rows of a group do not stand together: repartition by it, and sort by it within partitions"
+)
 REPEATED = "%d rows were committed before: by this job, by another of its name, or as equal rows"
 
 YOUNG_OBJECTS = 10_000

@@ -29,7 +29,7 @@ from txn.spark.codecs import Cells, Codec, make_codec, name_codec
 from txn.spark.definitions import MAPPING
 from txn.spark.mapping import MappedColumn, TableMapping
 from txn.spark.options import SourceOptions, match_name, parse_name, split_list, split_names
-from txn.spark.partitions import make_error
+from txn.spark.partitions import SPLIT, make_error
 from txn.spark.texts import list_plain_values
 from txn.spark.tokens import DIGEST_BYTES, escape_slashes, make_token, name_scope
 from txn.text import escape
@@ -341,11 +341,7 @@ class RequestBuilder(NamedTuple):
             if group is None:
                 yield from ([row] for row in some)
             elif group in closed:
-                error = InvalidRequestError(
-                    "the rows of a group do not stand together: repartition by its columns, and "
-                    "sort by them within partitions",
-                    group_by=", ".join(self.group_by.names),
-                )
+                error = InvalidRequestError(SPLIT, group_by=", ".join(self.group_by.names))
                 raise make_error(SourceRows([some[0].source]), error)
             else:
                 closed.add(group)

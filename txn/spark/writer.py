@@ -339,8 +339,7 @@ class TxnStreamWriter(datasource.DataSourceStreamArrowWriter):
 
 
 def make_writer(options: SourceOptions, schema: StructType) -> TxnWriter:
-    """Return the writer of a job. Raise InvalidRequestError, before any task runs, for options that
-    do not fit the schema or the store."""
+    """Return the writer of a job, or raise InvalidRequestError before any task runs."""
     name = options.text("jobId")
     retention_ms = None if name else RETENTION_MS
     plan = WritePlan.parse(options, schema, more=("atomic",), retention_ms=retention_ms)
@@ -350,8 +349,7 @@ def make_writer(options: SourceOptions, schema: StructType) -> TxnWriter:
 
 
 def make_stream_writer(options: SourceOptions, schema: StructType) -> TxnStreamWriter:
-    """Return the writer of a micro batch. Raise InvalidRequestError, before any task runs, for
-    options that do not fit the schema or the store."""
+    """Return the writer of a micro batch, or raise InvalidRequestError before any task runs."""
     if options.text("jobId") is not None and not options.text("onceBy"):
         problem = "a stream has a name in its checkpoint: jobId goes with onceBy only"
         raise InvalidRequestError(problem, option="jobId")
