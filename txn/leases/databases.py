@@ -72,12 +72,8 @@ TRANSIENT_CLASSES = frozenset({"08", "40", "53", "55", "57"})
 """Lost connections; serialization and deadlocks; resources; lock time-outs; shutdown."""
 
 PERMANENT = (
-    "password authentication failed",
-    "no password supplied",
-    "no pg_hba.conf entry",
-    "does not exist",
-    "invalid ",
-    "unrecognized configuration parameter",
+    *("password authentication failed", "no password supplied", "no pg_hba.conf entry"),
+    *("does not exist", "invalid ", "unrecognized configuration parameter"),
 )
 """Parts of messages without an error code: the server refuses the login or an option."""
 

@@ -68,8 +68,6 @@ class ServedInterface:
     raises a declared error for a client that may not send it.
     """
 
-    __slots__ = ("admit", "arguments", "methods")
-
     def __init__(
         self,
         service: Any,
@@ -99,8 +97,6 @@ class ServedInterface:
 
 class Revocable(list[Any]):
     """A list to return that counts only once the client has it; else `revoke` undoes the call."""
-
-    __slots__ = ("revoke",)
 
     def __init__(self, items: Iterable[Any], revoke: Callable[[], None]) -> None:
         super().__init__(items)
@@ -260,14 +256,14 @@ class ClientConnection:
         name, arguments, refused = call.name, call.arguments, call.refused
         if arguments is None:
             assert refused is not None
-            return TApplicationException(refused.kind, str(refused))
+            return refused
         method = self._interface.methods[name]
         result = method.result()
         given: Mapping[str, Any] = arguments.__dict__
         try:
             self._interface.admit(arguments, self._peer)
             if refused is not None:
-                return TApplicationException(refused.kind, str(refused))
+                return refused
             with method.turn:
                 returned = method.run(*[given[name] for name in method.names])
         except TApplicationException as error:

@@ -40,11 +40,8 @@ from txn.stores.zookeeper import BoundedClient, call_apart
 from txn.text import name_failure
 
 LOST_REPLY = (
-    exceptions.ConnectionLoss,
-    exceptions.OperationTimeoutError,
-    exceptions.SessionExpiredError,
-    exceptions.SessionMovedError,
-    KazooTimeoutError,
+    *(exceptions.ConnectionLoss, exceptions.OperationTimeoutError),
+    *(exceptions.SessionExpiredError, exceptions.SessionMovedError, KazooTimeoutError),
 )
 LOGGER = logging.getLogger(__name__)
 NOT_REACHED = (exceptions.RolledBackError, exceptions.RuntimeInconsistency)
