@@ -156,22 +156,20 @@ def repair_shares(
     return spark.sparkContext.union(kept)
 
 
-def list_lines(found: Reported) -> list[tuple[str | None, ...]]:
-    """Return the line of a finding, in the order of COLUMNS, or none for another report."""
+def list_lines(found: Reported) -> Iterator[tuple[str | None, ...]]:
+    """Yield the line of a finding, in the order of COLUMNS, or none for another report."""
     if isinstance(found, findings.Tally):
-        return []
+        return
     finding, result = found
     document, key = findings.finding_document(finding), finding.key
     names = (key.table, key.row, key.family, key.column) if key else (None,) * 4
     became = findings.result_document(result) if result else {}
-    return [
-        (
-            *(document[name] for name in ("kind", "severity", "transaction")),
-            *(None if name is None else escape(name) for name in names),
-            json.dumps(document["facts"], ensure_ascii=False),
-            *(became.get(name) for name in ("result", "why")),
-        )
-    ]
+    yield (
+        *(document[name] for name in ("kind", "severity", "transaction")),
+        *(None if name is None else escape(name) for name in names),
+        json.dumps(document["facts"], ensure_ascii=False),
+        *(became.get(name) for name in ("result", "why")),
+    )
 
 
 @contextmanager

@@ -26,13 +26,13 @@ from txn.leases.model import (
     Claims,
     ExceedsMaxLeaseTimeError,
     HeldLease,
+    InvalidArgumentsError,
     Lease,
     LeaseAlreadyExistsError,
     LeaseNotFoundError,
     Objects,
     check_claims,
     check_duration,
-    check_lease_id,
     check_seconds,
     check_user,
     find_tables,
@@ -359,7 +359,9 @@ def _split_batches(objects: Sequence[Any]) -> list[Sequence[Any]]:
 
 
 def _match_lease(lease_id: int, objects: Sequence[Path]) -> ColumnElement[bool]:
-    whole = and_(this.lease_id == check_lease_id(lease_id), this.granted)
+    if type(lease_id) is not int or not 0 < lease_id <= LAST_ID:
+        raise InvalidArgumentsError(f"not an id of a lease: lease_id={lease_id!r} limit={LAST_ID}")
+    whole = and_(this.lease_id == lease_id, this.granted)
     return and_(whole, this.object.in_([str(each) for each in objects])) if objects else whole
 
 

@@ -106,10 +106,6 @@ class Folders(NamedTuple):
         needed = {self.of(each) for at in objects for each in (*at.parents, at)}
         return [*outer, *sorted(needed, key=lambda folder: (folder.count("/"), folder))]
 
-    def list_emptied(self, objects: Iterable[Path]) -> list[str]:
-        """Return the folders that may be empty without these objects, inner ones first."""
-        return [folder for folder in reversed(self.all(objects)) if len(folder) > len(self.base)]
-
 
 @dataclass(eq=False)
 class QueueReader:
@@ -249,7 +245,8 @@ class ZooKeeperQueues:
 
     def _tidy(self) -> None:
         used, self._used = self._used, frozenset()
-        self.client.tidy(self.folders.list_emptied(used))
+        base = len(self.folders.base)
+        self.client.tidy([at for at in reversed(self.folders.all(used)) if len(at) > base])
 
 
 @dataclass(eq=False)
