@@ -20,6 +20,7 @@ from sqlalchemy import URL, ColumnElement, Connection, Row, and_, delete, insert
 from txn.clock import Clock, SystemClock
 from txn.errors import CorruptRowError, StoreError
 from txn.host.holds import Hold
+from txn.host.owner import login_name
 from txn.leases.databases import UNREADABLE, Connections
 from txn.leases.model import (
     LAST_ID,
@@ -39,7 +40,7 @@ from txn.leases.model import (
     list_paths,
 )
 from txn.leases.tables import BATCH, leases, match_conflicts, match_overlaps, match_within, now
-from txn.locks.model import LockRequest, Path, login_name, text_of
+from txn.locks.model import LockRequest, Path, text_of
 from txn.model import check_whole
 from txn.policy import Backoff
 

@@ -19,18 +19,9 @@ from txn.arguments import check_calls
 from txn.clock import Clock
 from txn.errors import CorruptRowError, InvalidRequestError, TxnError
 from txn.host.holds import Hold
+from txn.host.owner import login_name
 from txn.locks.held import Grant, Held, LockLost
-from txn.locks.model import (
-    Lock,
-    LockDenied,
-    LockRequest,
-    Owner,
-    Path,
-    Waiting,
-    as_path,
-    in_order,
-    login_name,
-)
+from txn.locks.model import Lock, LockDenied, LockRequest, Owner, Path, Waiting, as_path, in_order
 from txn.locks.queue import Denial, RetrySchedule
 from txn.model import check_choice
 from txn.policy import Backoff

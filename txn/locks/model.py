@@ -9,8 +9,6 @@ lower case. Partition values keep their case.
 
 from __future__ import annotations
 
-import getpass
-import os
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from enum import Enum
@@ -208,11 +206,3 @@ class Waiting:
             check_whole("deadline_ms", self.deadline_ms)
         check_choice("enabled", self.enabled, (True, False))
         check_choice("fairness", self.fairness, get_args(Fairness))
-
-
-def login_name() -> str:
-    """Return the user's name, or the user id if it has no name, as in a container."""
-    try:
-        return getpass.getuser()
-    except (KeyError, OSError):
-        return str(os.getuid())
