@@ -20,7 +20,6 @@ from tempfile import TemporaryDirectory
 from typing import Any, NamedTuple
 
 from recovery import findings
-from recovery.findings import Ages, FindingResult, Tally
 from recovery.fsck import check_data, check_transactions, handle_findings, list_data, require_tables
 from recovery.opening import open_store_of
 from recovery.tables import check_counts
@@ -62,7 +61,7 @@ class Inspection:
 
     uri: str = field(repr=False)
     transactions: str
-    ages: Ages
+    ages: findings.Ages
     repairs: bool = False
     policy: Policy | None = None
 
@@ -75,7 +74,8 @@ class Share(NamedTuple):
     counted: Sequence[bytes] = ()
 
 
-Reported = FindingResult | Tally  # a finding of a task or, at its end, what it has counted
+Reported = findings.FindingResult | findings.Tally
+"""A finding of a task or, at its end, the rows and young items that it counted."""
 
 
 def fsck(
@@ -99,7 +99,7 @@ def fsck(
     when this returns, transactions first, and the data frame has the results. Raises StoreError,
     and InvalidRequestError for an absent table or store.
     """
-    wanted = Inspection(uri, transactions, Ages(grace_ms, retention_ms), repair, policy)
+    wanted = Inspection(uri, transactions, findings.Ages(grace_ms, retention_ms), repair, policy)
     shares = plan_shares(wanted, scan, partitions, spark.sparkContext.defaultParallelism)
     found = (repair_shares if repair else find_on_executors)(spark, wanted, shares)
     return spark.createDataFrame(found.flatMap(list_lines), FINDINGS_SCHEMA, verifySchema=False)
@@ -156,22 +156,20 @@ def repair_shares(
     return spark.sparkContext.union(kept)
 
 
-def list_lines(found: Reported) -> list[tuple[str | None, ...]]:
-    """Return the line of a finding, in the order of COLUMNS, or none for another report."""
-    if isinstance(found, Tally):
-        return []
+def list_lines(found: Reported) -> Iterator[tuple[str | None, ...]]:
+    """Yield the line of a finding, in the order of COLUMNS, or none for another report."""
+    if isinstance(found, findings.Tally):
+        return
     finding, result = found
     document, key = findings.finding_document(finding), finding.key
     names = (key.table, key.row, key.family, key.column) if key else (None,) * 4
     became = findings.result_document(result) if result else {}
-    return [
-        (
-            *(document[name] for name in ("kind", "severity", "transaction")),
-            *(None if name is None else escape(name) for name in names),
-            json.dumps(document["facts"], ensure_ascii=False),
-            *(became.get(name) for name in ("result", "why")),
-        )
-    ]
+    yield (
+        *(document[name] for name in ("kind", "severity", "transaction")),
+        *(None if name is None else escape(name) for name in names),
+        json.dumps(document["facts"], ensure_ascii=False),
+        *(became.get(name) for name in ("result", "why")),
+    )
 
 
 @contextmanager
@@ -207,7 +205,7 @@ class FindingsReader(DataSourceReader):
         check_columns(schema, FINDINGS_SCHEMA)
         access = options.access()
         grace_ms = options.whole("graceMs", findings.GRACE_MS, 0)
-        ages = Ages(grace_ms, options.whole("retentionMs", findings.RETENTION_MS, 0))
+        ages = findings.Ages(grace_ms, options.whole("retentionMs", findings.RETENTION_MS, 0))
         name = as_bytes("transactions", access.transactions).decode()
         self._wanted = Inspection(access.uri, name, ages, policy=access.policy)
         self._scan = options.names("scan")
@@ -241,7 +239,7 @@ def _open_context(uri: str, transactions: str, policy: Policy | None) -> Context
 def inspect_shares(wanted: Inspection, shares: Iterable[Share]) -> Iterator[Reported]:
     """Yield the findings of the shares, repaired if wanted, and the other reports."""
     context = _open_context(wanted.uri, wanted.transactions, wanted.policy)
-    tally = Tally()
+    tally = findings.Tally()
 
     def count(table: bytes) -> None:
         tally.rows += 1

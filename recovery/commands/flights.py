@@ -6,6 +6,7 @@ the crash left and how repair dealt with it.
 
 from __future__ import annotations
 
+import signal
 import tempfile
 import time
 from collections.abc import Iterator, Sequence
@@ -165,7 +166,7 @@ def load_and_kill(story: Story, csv: Path) -> Document:
             elif line["event"] == "progress":
                 last = line
             if total and not workers and last["done"] >= total / 3:
-                workers = job.kill_workers()
+                workers = job.signal_workers(signal.SIGKILL)
                 some = count_text(workers, "Python worker")
                 story.out.print(f"Killed {some}. Spark starts others and repeats their tasks.")
             if total and last["done"] >= 2 * total / 3:
@@ -190,13 +191,13 @@ def stop_half_done(story: Story, job: Job) -> None:
         if engine.context.is_local:
             return
         for _ in range(TRIES):
-            job.pause_workers()
+            job.signal_workers(signal.SIGSTOP)
             time.sleep(SETTLES_S)
             rows = map(decode_row, scan.list_heads(engine.context, unfinished))
             statuses = {row.status for row in rows}
             if statuses & UNDECIDED and statuses & COMMITTED:
                 return
-            job.resume_workers()
+            job.signal_workers(signal.SIGCONT)
             time.sleep(GOES_ON_S)
 
 

@@ -36,7 +36,7 @@ from recovery.console.settings import ConsoleSettings
 from recovery.console.state import Console, open_console
 from txn.errors import InvalidRequestError, TxnError
 from txn.metrics import render_metrics
-from txn.server.listening import listen
+from txn.server.options import listen
 
 LOG = logging.getLogger("txn.console")
 

@@ -63,7 +63,7 @@ from txn.protocol.codec import decode_marker, encode_buffer
 from txn.protocol.row import decode_row, marker_key
 from txn.protocol.statuses import KeptRows, ProtocolName
 from txn.request import Ack
-from txn.server.listening import listen
+from txn.server.options import listen
 from txn.service import server as transactional
 from txn.service.messages import (
     IDL,

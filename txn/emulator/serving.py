@@ -32,8 +32,7 @@ from txn.host.extras import require_extra
 from txn.protocol.statuses import ProtocolName
 from txn.request import TRANSACTIONS
 from txn.server.connection import ServedInterface, Shared
-from txn.server.listening import listen
-from txn.server.options import Limits, Options
+from txn.server.options import Limits, Options, listen
 from txn.server.ports import Server, server_tls_context
 from txn.service.server import Transactional
 from txn.stores import open_ordered, open_store
