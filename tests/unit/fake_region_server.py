@@ -18,6 +18,8 @@ ENABLED = 0
 RUNNING, FINISHED = 1, 2
 TABLE = b"t"
 PACKAGE = "org.apache.hadoop.hbase."
+HONOURS, IGNORES, LIES = "honours", "ignores", "lies"
+"""What an endpoint for many rows does with conditions; one that lies says that they held."""
 NAMELESS = "?"  # a refusal without the name of an exception, as only a broken proxy may send it
 
 
@@ -62,6 +64,8 @@ class FakeRegionServer(FakeServer):
         # The Java classes of errors for a row, told once (empty: none), or for ever behind a `*`.
         self.refused: dict[bytes, list[str]] = {}
         self.processes = True  # whether it knows the conditions of the entries of a request
+        self.endpoints: dict[bytes, str] = {}  # of tables that have one
+        self.together: list[Any] = []  # the requests to endpoints
         self.cells: dict[tuple[bytes, bytes, bytes], bytes] = {}
         self.starts = [b""]  # of its regions
         self.ports: dict[bytes, int] = {}  # of the servers of those of others, by start
@@ -122,13 +126,14 @@ class FakeRegionServer(FakeServer):
         except Say as saying:
             said = saying.data
         except Refuse as refused:
-            name = str(refused)
-            answer.exception.exception_class_name = f"{PACKAGE}{name.removeprefix('!')}"
-            answer.exception.do_not_retry = name.startswith("!")
+            _refuse(answer, refused)
         if not answer.HasField("exception"):
             block = bytearray()
-            response = getattr(self, header.method_name)(body, block)
-            parts = _delimited(response.SerializeToString()) + block
+            try:
+                response = getattr(self, header.method_name)(body, block)
+                parts = _delimited(response.SerializeToString()) + block
+            except Refuse as refused:
+                _refuse(answer, refused)
         frame = _delimited(answer.SerializeToString()) + parts
         frame = struct.pack(">I", len(frame)) + frame if said is None else said
         with sending, suppress(OSError):
@@ -174,12 +179,13 @@ class FakeRegionServer(FakeServer):
         if request.region.value != META_REGION:
             self.scanned.append(wanted)
             return self._page(block)
-        start = self._find_region(wanted[len(TABLE) :])
+        table = wanted.partition(b",")[0].rstrip(b"\0")
+        start = self._find_region(wanted[len(table) :])
         following = [other for other in self.starts if other > start]
         info = PB.RegionInfo(region_id=1, start_key=start, end_key=min(following, default=b""))
-        info.table_name.namespace, info.table_name.qualifier = b"default", TABLE
+        info.table_name.namespace, info.table_name.qualifier = b"default", table
         response = PB.ScanResponse(cells_per_result=[2])
-        name = b"%b,%b,1.x." % (TABLE, start)
+        name = b"%b,%b,1.x." % (table, start)
         for column, value in (
             (b"regioninfo", b"PBUF" + info.SerializeToString()),
             (b"server", b"127.0.0.1:%d" % self.ports.get(start, self.port)),
@@ -238,14 +244,37 @@ class FakeRegionServer(FakeServer):
                 self._do_entry(entry, response.regionActionResult.add(), block)
         return response
 
+    def ExecService(self, body: bytes, block: bytearray) -> Any:
+        """Change many rows."""
+        asked = PB.CoprocessorServiceRequest.FromString(body)
+        kind = self.endpoints.get(asked.region.value.partition(b",")[0])
+        if kind is None:
+            raise Refuse("!exceptions.UnknownProtocolException")
+        request = PB.MutateRowsRequest.FromString(asked.call.request)
+        with self._lock:
+            self.together.append(request)
+            for row in {each.row for each in (*request.condition, *request.mutation_request)}:
+                told = PB.ResultOrException()
+                if self._refuses(row, told):
+                    raise Refuse(told.exception.name.removeprefix(PACKAGE))
+            is_met = all([self._holds(condition) for condition in request.condition])
+            for mutation in request.mutation_request if is_met or kind != HONOURS else ():
+                self._put(mutation)
+        said = {"processed": {HONOURS: is_met, IGNORES: None, LIES: True}[kind]}
+        value = {"name": "", "value": PB.MutateRowsResponse(**said).SerializeToString()}
+        return PB.CoprocessorServiceResponse(region=asked.region, value=value)
+
+    def _holds(self, condition: Any) -> bool:
+        found = self.cells.get((condition.row, condition.family, condition.qualifier), b"")
+        wanted: bytes = condition.comparator.serialized_comparator.comparable.value
+        return found == wanted
+
     def _do_entry(self, entry: Any, result: Any, block: bytearray) -> None:
         is_met = True
         if entry.HasField("condition"):
             if self._refuses(entry.condition.row, result):
                 return
-            wanted = entry.condition
-            found = self.cells.get((wanted.row, wanted.family, wanted.qualifier), b"")
-            is_met = found == wanted.comparator.serialized_comparator.comparable.value
+            is_met = self._holds(entry.condition)
             if self.processes:
                 result.processed = is_met
         for action in entry.action:
@@ -283,6 +312,14 @@ class FakeRegionServer(FakeServer):
         for column in mutation.column_value:
             for cell in column.qualifier_value:
                 self.cells[mutation.row, column.family, cell.qualifier] = cell.value
+
+
+def _refuse(answer: Any, refused: Refuse) -> None:
+    name, _, words = str(refused).partition(": ")
+    answer.exception.exception_class_name = f"{PACKAGE}{name.removeprefix('!')}"
+    answer.exception.do_not_retry = name.startswith("!")
+    if words:
+        answer.exception.stack_trace = f"{PACKAGE}{name.removeprefix('!')}: {words}\n\tat ..."
 
 
 def fake_region_server() -> closing[FakeRegionServer]:
