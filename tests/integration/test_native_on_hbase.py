@@ -11,11 +11,13 @@ import pytest
 
 from tests.integration.batches import transferring
 from tests.integration.hbase import HBase
-from tests.integration.shuffling import Shuffler
+from tests.integration.shuffling import Shuffler, add_endpoint
 from txn import Key, Mutation, connect
 from txn.clock import SystemClock
+from txn.model import Cell, Check, Edit, Family
 from txn.protocol.statuses import ProtocolName
 from txn.stores import open_store
+from txn.stores.hbase.native import together
 from txn.stores.hbase.native.store import NativeStore
 
 PATIENCE_MS = 60_000
@@ -23,8 +25,11 @@ PATIENCE_MS = 60_000
 
 @pytest.mark.slow
 @pytest.mark.parametrize("protocol", [pytest.param("six-phase", marks=pytest.mark.long), "fenced"])
-def test_regions_split_and_merge_beneath_batches(hbase: HBase, protocol: ProtocolName) -> None:
-    """Of the data and of the transactions."""
+def test_regions_split_and_merge_beneath_batches(
+    hbase: HBase, protocol: ProtocolName, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Of the data and of the transactions; and the tables get the endpoint for many rows."""
+    monkeypatch.setattr(together, "ABSENT_MS", 0)
     name = f"shuffled-{uuid.uuid4().hex[:8]}"
     with connect(
         hbase.native, table=name, transactions=f"{name}-txn", protocol=protocol, salt_buckets=4
@@ -32,6 +37,8 @@ def test_regions_split_and_merge_beneath_batches(hbase: HBase, protocol: Protoco
         store = engine.context.store
         assert isinstance(store, NativeStore)
         with transferring(engine, name):
+            for table in (name, f"{name}-txn"):
+                add_endpoint(store, table.encode())
             data = Shuffler(store, name.encode(), Random(1))
             transactions = Shuffler(store, f"{name}-txn".encode(), Random(1))
             for change in (
@@ -43,6 +50,26 @@ def test_regions_split_and_merge_beneath_batches(hbase: HBase, protocol: Protoco
                 time.sleep(0.5)
                 assert change()
             time.sleep(0.5)
+        assert any(each.honours_conditions for each in store._servers._open.values())
+
+
+def test_rows_of_a_region_that_was_divided_are_changed_one_by_one(hbase: HBase) -> None:
+    """The client's idea of regions is older than the split."""
+    table = f"divided-{uuid.uuid4().hex[:8]}".encode()
+    keys = [Key(row, "d", "x", table) for row in "abyz"]
+    with closing(open_store(hbase.native)) as store, closing(open_store(hbase.native)) as other:
+        assert isinstance(store, NativeStore) and isinstance(other, NativeStore)
+        store.ensure_table(table, {b"d": Family()})
+        add_endpoint(store, table)
+        for value, following in ((b"", b"1"), (b"1", b"2")):
+            checks = [Check(key, value, (), (Edit(key, following, 5),)) for key in keys]
+            assert store.put_if_all([checks]) == [None if value else True]
+            if value:
+                assert store.put_if_all([checks[:2], checks[1:3]]) == [True, None]
+                assert store.check_and_put(checks) == [False, False, True, True]
+            else:
+                assert Shuffler(other, table, Random(1)).split(b"m")
+        assert store.read(keys) == dict.fromkeys(keys, Cell(b"2", 5))
 
 
 def test_the_masters_tell_where_everything_is(hbase: HBase) -> None:
