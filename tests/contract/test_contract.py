@@ -32,7 +32,6 @@ with_its_own_table = pytest.mark.usefixtures("own_table")
 only_atomic = pytest.mark.parametrize("subject", ["memory", "embedded"], indirect=True)
 by_row = ["memory", "embedded", "emulator", "native", "thrift 2"]
 only_by_row = pytest.mark.parametrize("subject", by_row, indirect=True)
-can_edit = pytest.mark.parametrize("subject", [*by_row, "served"], indirect=True)
 only_thrift_1 = pytest.mark.parametrize("subject", ["thrift 1"], indirect=True)
 
 
@@ -213,9 +212,8 @@ def test_the_cells_of_a_check_are_of_one_row(subject: Subject, expected: bytes |
     assert subject.store.read([key, other]) == {key: None, other: None}
 
 
-def expect(key: Key, value: bytes, new: bytes | None = None, timestamp: int = 10) -> Check:
-    """Return a check whose cell becomes `new`, if that is given."""
-    return Check(key, value, edits=() if new is None else (Edit(key, new, timestamp),))
+def expect(key: Key, value: bytes, *edits: tuple[bytes | None, int]) -> Check:
+    return Check(key, value, edits=tuple(Edit(key, *each) for each in edits))
 
 
 @pytest.fixture
@@ -226,81 +224,61 @@ def regional(subject: Subject, own_table: None) -> Subject:
     return subject
 
 
-@can_edit
+@pytest.mark.parametrize("subject", [*by_row, "served"], indirect=True)
 def test_groups_are_put_if_all_of_their_cells_match(regional: Subject) -> None:
     """Local stores can do all of them, HBase itself those of a region, gateways single checks."""
-    can_join = isinstance(regional.store, LocalStore | NativeStore)
-    a, b, c, d, absent = (regional.key(row, "x") for row in ("a", "b", "c", "d", "none"))
-    put = regional.store.put_if_all
-    assert put([]) == []
-    both = [expect(a, b"", b"1"), expect(b, b"", b"1")]
-    if not can_join:
-        single = [expect(c, b"", b"1")], [expect(c, b"2", b"3")]
-        assert put([both, *single]) == [None, True, False]
-        assert regional.store.read([a, b, c]) == {a: None, b: None, c: Cell(b"1", 10)}
-        return
-    assert put([both, [expect(c, b"", b"1"), expect(absent, b"")]]) == [True, True]
-    groups = [
-        [expect(a, b"1", b"2", 20), expect(b, b"", b"2", 20)],  # of which the first alone holds
-        [expect(c, b"1", None), expect(d, b"", b"1")],
-        [expect(a, b"1"), expect(b, b"1")],
-        [expect(a, b"1"), expect(absent, b"1")],
-        [expect(a, b"2", b"3", 20)],
-    ]
-    assert put(groups) == [False, True, True, False, False]
-    found = dict.fromkeys([a, b, c, d], Cell(b"1", 10)) | {absent: None}
-    assert regional.store.read([*found]) == found
-    gone = Check(a, b"1", edits=(Edit(a, None, 10), Edit(a._replace(column=b"y"), b"", 11)))
-    assert put([[gone, expect(b, b"1", b"2", 11)], [expect(a, b"")]]) in ([True] * 2, [True, False])
-    assert regional.store.read([a, b]) == {a: None, b: Cell(b"2", 11)}
-    assert put([[expect(a._replace(column=b"y"), b""), expect(b, b"2")]]) == [True]
+    store, new = regional.store, (b"1", 10)
+    joins = isinstance(store, LocalStore | NativeStore)
+    a, b, c, d = (regional.key(row, "x") for row in "abcd")
+    groups = [[expect(a, b"", new), expect(b, b"", new)], [expect(c, b"", new)]]
+    assert store.put_if_all([*groups, [expect(d, b"1", new)]]) == [joins or None, True, False]
+    if joins:
+        groups = [
+            [expect(a, b"1", (b"2", 20)), expect(b, b"", (b"2", 20))],  # only the first is met
+            [expect(a, b"1"), expect(b, b"1")],
+            [expect(c, b"1"), expect(d, b"1")],
+            [expect(c, b"1"), expect(d, b"", (b"2", 11), (None, 10))],
+        ]
+        assert store.put_if_all(groups) == [False, True, False, True]
+        assert store.put_if_all([[expect(a, b"1", (None, 10)), expect(b, b"1")]]) == [True]
+    old = Cell(b"1", 10)
+    found = [None, old, old, Cell(b"2", 11)] if joins else [None, None, old, None]
+    assert [*store.read([a, b, c, d]).values()] == found
 
 
-@can_edit
-def test_groups_of_several_regions_or_tables_are_put_at_once_or_not_at_all(
-    regional: Subject,
-) -> None:
-    table = b"regions-" + regional.table
+@pytest.mark.parametrize("subject", [*by_row, "served"], indirect=True)
+def test_groups_of_several_regions_or_tables_are_whole_or_not_done(regional: Subject) -> None:
+    table, new = b"regions-" + regional.table, (b"1", 10)
     regional.maker.ensure_table(table, {b"d": Family()}, [b"m"])
-    a, z, here = Key("a", "d", "x", table), Key("z", "d", "x", table), regional.key("a", "x")
-    groups = [[expect(a, b"", b"1"), expect(z, b"", b"1")], [expect(here, b"", b"1")]]
-    groups.append([expect(z, b"", b"2"), expect(here._replace(row=b"b"), b"", b"2")])
-    answers = regional.store.put_if_all(groups)
-    if isinstance(regional.store, LocalStore):
-        assert answers == [True, True, False]
-    else:
-        assert answers == [None, True, None]
-    cells = regional.store.read([a, z])
-    assert [cell and cell.value for cell in cells.values()] == [answers[0] and b"1"] * 2
+    keys = [Key("a", "d", "x", table), Key("z", "d", "x", table), regional.key("a", "x")]
+    groups = [[expect(key, b"", new) for key in some] for some in (keys[:2], keys[1:])]
+    is_local = isinstance(regional.store, LocalStore)
+    assert regional.store.put_if_all(groups) == ([True, False] if is_local else [None, None])
+    found = [is_local or None, is_local or None, None]
+    assert [cell and True for cell in regional.store.read(keys).values()] == found
 
 
 @pytest.mark.parametrize("subject", ["memory", "embedded", "native"], indirect=True)
 def test_a_group_is_put_at_one_instant_beside_other_writers(regional: Subject) -> None:
     """Two equal looks at its cells are never of half a group; and no other writer gets between its
     conditions and its edits."""
-    a, b, count = regional.key("a", "x"), regional.key("b", "x"), 0
-    regional.store.write([Edit(key, b"0", 1) for key in (a, b)])
+    a, b = keys = [regional.key(row, "x") for row in "ab"]
+    regional.store.write([Edit(key, b"0", 1) for key in keys])
 
     def write(number: int) -> None:
-        new, other = b"%d" % number, b"%d other" % number
-        old = regional.maker.read([a])[a]
-        assert old is not None
-        groups = [
-            [expect(key, old.value, value, number + 1) for key in keys]
-            for keys, value in (((a, b), new), ((b, a), other))
-        ]
+        values = [b"%d of %d" % (writer, number) for writer in range(2)]
+        (old,) = {cell.value for cell in regional.maker.read(keys).values() if cell}
+        groups = [[expect(key, old, (value, number + 1)) for key in keys] for value in values]
         with ThreadPoolExecutor(2) as pool:
-            first = pool.submit(regional.maker.put_if_all, groups[:1])
-            second = pool.submit(regional.store.put_if_all, groups[1:])
-        assert sorted(map(str, (*first.result(), *second.result()))) == ["False", "True"]
+            answers = [*pool.map(lambda group: regional.store.put_if_all([group]), groups)]
+        assert answers in ([[True], [False]], [[False], [True]])
 
     with running(write), regional.another_client() as reader:
-        deadline = time.monotonic() + 1
-        while time.monotonic() < deadline:
-            cells = reader.read([b], [a])
-            if reader.read([b], [a]) == cells:
-                assert cells[a] == cells[b], cells
-                count += 1
+        ends, count = time.monotonic() + 1, 0
+        while time.monotonic() < ends:
+            first, second = (reader.read([b], [a]) for _ in range(2))
+            assert first != second or first[a] == first[b], first
+            count += first == second
     assert count > 10
 
 

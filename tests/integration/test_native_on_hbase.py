@@ -14,7 +14,6 @@ from tests.integration.hbase import HBase
 from tests.integration.shuffling import Shuffler, add_endpoint
 from txn import Key, Mutation, connect
 from txn.clock import SystemClock
-from txn.model import Cell, Check, Edit, Family
 from txn.protocol.statuses import ProtocolName
 from txn.stores import open_store
 from txn.stores.hbase.native import together
@@ -51,25 +50,6 @@ def test_regions_split_and_merge_beneath_batches(
                 assert change()
             time.sleep(0.5)
         assert any(each.honours_conditions for each in store._servers._open.values())
-
-
-def test_rows_of_a_region_that_was_divided_are_changed_one_by_one(hbase: HBase) -> None:
-    """The client's idea of regions is older than the split."""
-    table = f"divided-{uuid.uuid4().hex[:8]}".encode()
-    keys = [Key(row, "d", "x", table) for row in "abyz"]
-    with closing(open_store(hbase.native)) as store, closing(open_store(hbase.native)) as other:
-        assert isinstance(store, NativeStore) and isinstance(other, NativeStore)
-        store.ensure_table(table, {b"d": Family()})
-        add_endpoint(store, table)
-        for value, following in ((b"", b"1"), (b"1", b"2")):
-            checks = [Check(key, value, (), (Edit(key, following, 5),)) for key in keys]
-            assert store.put_if_all([checks]) == [None if value else True]
-            if value:
-                assert store.put_if_all([checks[:2], checks[1:3]]) == [True, None]
-                assert store.check_and_put(checks) == [False, False, True, True]
-            else:
-                assert Shuffler(other, table, Random(1)).split(b"m")
-        assert store.read(keys) == dict.fromkeys(keys, Cell(b"2", 5))
 
 
 def test_the_masters_tell_where_everything_is(hbase: HBase) -> None:

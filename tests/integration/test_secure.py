@@ -5,12 +5,13 @@ from __future__ import annotations
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import closing, suppress
+from typing import cast
 
 import pytest
 
 from tests.integration.secure import ACCESS, CERTIFICATE, KEY, hbase_with_tls
 from tests.integration.shuffling import add_endpoint
-from txn import Engine, Key, Mutation, connect
+from txn import Key, Mutation, connect
 from txn.clock import poll
 from txn.cluster.cluster import Cluster
 from txn.cluster.settings import NATIVE
@@ -72,33 +73,27 @@ def test_a_user_who_may_not_execute_commits_without_the_endpoint(
     certified: tuple[Cluster, bool],
 ) -> None:
     """And whoever may commits with it, unless the servers load no classes of tables."""
-    names = table, transactions = "region", "region-txn"
-    keys = [Key(row, "d", "x", table) for row in "abc"]
-    uri, granted = make_uri(*certified), certified[1]
+    uri, may_execute, names = make_uri(*certified), certified[1], ("region", "region-txn")
+    keys = [Key(row, "d", "x", "region") for row in "abc"]
 
-    def commit(user: str, value: bytes, *, can_join: bool) -> None:
-        with open_engine(user) as engine:
-            engine.commit([Mutation(key, value) for key in keys])
-            group = [Check(key, value) for key in keys]
-            assert engine.context.store.put_if_all([group]) == [can_join or None]
+    def commit(user: str) -> list[bool | None]:
+        with connect(
+            uri + user, table=names[0], transactions=names[1], protocol="fenced"
+        ) as engine:
+            if not user:
+                engine.ensure_table("region", ["d"])
+                add_endpoint(cast(NativeStore, engine.context.store), b"region")
+                acl = [Key(name, "l", "alice", "hbase:acl") for name in names]
+                engine.context.store.write([Edit(key, b"RWC", None) for key in acl if may_execute])
+            engine.commit([Mutation(key, "1") for key in keys])
+            group = [Check(key, b"1") for key in keys]
             assert engine.context.store.check_and_put(group) == [True] * 3
+            return engine.context.store.put_if_all([group])
 
-    def open_engine(user: str) -> Engine:
-        return connect(uri + user, table=table, transactions=transactions, protocol="fenced")
-
-    def is_allowed() -> bool:
-        with suppress(TableUnavailable), open_engine("&user=alice") as engine:
-            return bool(engine.read(keys))
+    def is_granted() -> bool:
+        with suppress(TableUnavailable):
+            return commit("&user=alice") == [None]
         return False
 
-    with open_engine("") as engine:
-        engine.ensure_table(table, ["d"])
-        store = engine.context.store
-        assert isinstance(store, NativeStore)
-        add_endpoint(store, table.encode())
-        commit("", b"1", can_join=granted)
-        if granted:
-            acl = [Key(name, "l", "alice", "hbase:acl") for name in names]
-            store.write([Edit(key, b"RWC", None) for key in acl])
-            assert poll(is_allowed, 60_000)
-            commit("&user=alice", b"2", can_join=False)
+    assert commit("") == [may_execute or None]
+    assert not may_execute or poll(is_granted, 60_000)

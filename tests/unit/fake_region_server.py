@@ -18,8 +18,7 @@ ENABLED = 0
 RUNNING, FINISHED = 1, 2
 TABLE = b"t"
 PACKAGE = "org.apache.hadoop.hbase."
-HONOURS, IGNORES, LIES = "honours", "ignores", "lies"
-"""What an endpoint for many rows does with conditions; one that lies says that they held."""
+HONOURS, IGNORES, LIES = "honours", "ignores", "lies"  # what an endpoint does with conditions
 NAMELESS = "?"  # a refusal without the name of an exception, as only a broken proxy may send it
 
 
@@ -42,7 +41,13 @@ class Flood(Say):
 
 
 class Refuse(Exception):
-    """Answer the call with an error of this Java class, behind a `!` one that is for good."""
+    """Answer the call with an error of this Java class, behind a `!` one that is for good; words
+    may follow a colon."""
+
+    def tell(self, exception: Any) -> None:
+        name, _, words = f"{PACKAGE}{self}".replace("!", "").partition(": ")
+        exception.exception_class_name, exception.do_not_retry = name, str(self).startswith("!")
+        exception.stack_trace = words and f"{name}: {words}"
 
 
 class Silence(Exception):
@@ -64,8 +69,8 @@ class FakeRegionServer(FakeServer):
         # The Java classes of errors for a row, told once (empty: none), or for ever behind a `*`.
         self.refused: dict[bytes, list[str]] = {}
         self.processes = True  # whether it knows the conditions of the entries of a request
-        self.endpoints: dict[bytes, str] = {}  # of tables that have one
-        self.together: list[Any] = []  # the requests to endpoints
+        self.endpoints: dict[bytes, str] = {}  # of tables, and below the requests to them
+        self.together: list[Any] = []
         self.cells: dict[tuple[bytes, bytes, bytes], bytes] = {}
         self.starts = [b""]  # of its regions
         self.ports: dict[bytes, int] = {}  # of the servers of those of others, by start
@@ -126,14 +131,14 @@ class FakeRegionServer(FakeServer):
         except Say as saying:
             said = saying.data
         except Refuse as refused:
-            _refuse(answer, refused)
+            refused.tell(answer.exception)
         if not answer.HasField("exception"):
             block = bytearray()
             try:
                 response = getattr(self, header.method_name)(body, block)
                 parts = _delimited(response.SerializeToString()) + block
             except Refuse as refused:
-                _refuse(answer, refused)
+                refused.tell(answer.exception)
         frame = _delimited(answer.SerializeToString()) + parts
         frame = struct.pack(">I", len(frame)) + frame if said is None else said
         with sending, suppress(OSError):
@@ -312,14 +317,6 @@ class FakeRegionServer(FakeServer):
         for column in mutation.column_value:
             for cell in column.qualifier_value:
                 self.cells[mutation.row, column.family, cell.qualifier] = cell.value
-
-
-def _refuse(answer: Any, refused: Refuse) -> None:
-    name, _, words = str(refused).partition(": ")
-    answer.exception.exception_class_name = f"{PACKAGE}{name.removeprefix('!')}"
-    answer.exception.do_not_retry = name.startswith("!")
-    if words:
-        answer.exception.stack_trace = f"{PACKAGE}{name.removeprefix('!')}: {words}\n\tat ..."
 
 
 def fake_region_server() -> closing[FakeRegionServer]:

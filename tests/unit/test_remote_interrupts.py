@@ -9,14 +9,14 @@ from typing import cast
 import pytest
 
 from tests.unit.fake_gateway import fake_gateway
-from tests.unit.fake_region_server import HONOURS, TABLE, fake_region_server
+from tests.unit.fake_region_server import TABLE, fake_region_server
 from tests.unit.interrupting import PATIENCE_S, interrupt_each
 from txn.clock import poll
 from txn.host import holds, lending
-from txn.model import Check, Edit, Key
+from txn.model import Check, Key
 from txn.stores import gateway as gateway_module
 from txn.stores import open_store, wire
-from txn.stores.hbase.native import batch, connection, servers, sharing, store, tenure, together
+from txn.stores.hbase.native import batch, connection, servers, sharing, store, tenure
 from txn.stores.hbase.native.store import NativeStore
 from txn.stores.hbase.store import HBaseStore
 
@@ -87,17 +87,14 @@ def test_a_thread_that_is_interrupted_while_it_waits_leaves_the_line() -> None:
 
 @pytest.mark.parametrize("twice", [False, True])
 @pytest.mark.parametrize(
-    "modules", [(connection, wire), (servers, tenure, holds), (sharing, batch, store), (together,)]
+    "modules", [(connection, wire), (servers, tenure, holds), (sharing, batch, store)]
 )
 def test_an_interrupted_call_leaves_what_all_share(
     modules: tuple[ModuleType, ...], twice: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """They would wait for their deadlines, or read from the middle of an answer."""
     monkeypatch.setattr(sharing, "TOGETHER_MS", LONG_MS)
-    monkeypatch.setattr(together, "REST_MS", 0)
-    free = [Check(key._replace(column=b"y"), b"", (), (Edit(key, b"1", 1),)) for key in KEYS[1:]]
     with fake_region_server() as server:
-        server.endpoints = {TABLE: HONOURS} if together in modules else {}
         opened = cast(NativeStore, open_store(f"{server.uri}&timeout_ms={LONG_MS}"))
         values = [0]
 
@@ -105,9 +102,6 @@ def test_an_interrupted_call_leaves_what_all_share(
             if servers in modules:  # these connect again
                 for each in opened._servers._open.values():
                     each.end()
-            if together in modules:
-                opened.check_and_put([*free, *CHECKS[:1]])
-                opened.put_if_all([[check] for check in [*free, *CHECKS[:1]]])
             opened.read(KEYS[:2])
             opened.check_and_put([Check(key, None, ((key, b"1"),)) for key in KEYS[1:]])
 
@@ -117,9 +111,6 @@ def test_an_interrupted_call_leaves_what_all_share(
             assert opened.check_and_put([Check(KEYS[0], None, ((KEYS[0], value),))]) == [True]
             found = opened.read(KEYS[:1])[KEYS[0]]
             assert found is not None and found.value == value
-            if together in modules:
-                assert opened.check_and_put(free) == [True] * 3
-                assert opened.put_if_all([free]) == [True]
 
         check()
         interrupt_each(modules, act, check, twice=twice, every=3 if wire in modules else 1)
