@@ -192,13 +192,13 @@ def compact(
 
 def note_repair(context: Context) -> None:
     """Note that a repair of the whole database has come to its end, at the server's time."""
-    edit = Edit(protocol_key(context.table)._replace(column=b"repair"), b"1", None)
+    edit = Edit(protocol_key(context.table, b"repair"), b"1", None)
     call_store(context, partial(context.store.write, [edit]))
 
 
 def find_last_repair_ms(context: Context) -> int:
     """Return the time of the last such note; 0: there is none."""
-    key = protocol_key(context.table)._replace(column=b"repair")
+    key = protocol_key(context.table, b"repair")
     cell = call_store(context, partial(context.store.read, [key]))[key]
     return cell.timestamp if cell else 0
 

@@ -3,7 +3,7 @@
 A step reads STEP_ROWS of a minute. Until its end is reached, its numbers are lower bounds. A minute
 is final once it is over and its transactions have ended; the last three are counted again each
 time. A transaction counts in the minute in which it began, by its owner's clock. A fenced database
-keeps no rows of transactions of one row and family, so these are not counted. Nothing here writes.
+keeps no rows of transactions within one region, so these are not counted. Nothing here writes.
 """
 
 from __future__ import annotations

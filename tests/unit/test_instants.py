@@ -8,6 +8,7 @@ from itertools import count
 
 import pytest
 
+from recovery import convert
 from tests.simulation.calls import asks_for
 from tests.simulation.puppets import Puppet
 from tests.simulation.world import World as Stage
@@ -308,5 +309,8 @@ def test_transactions_without_a_row_are_refused_unless_said_so(world: World) -> 
     if world.protocol == "fenced":
         with pytest.raises(InvalidRequestError, match="rowless=skip"):
             refuse_rowless(apart, is_known=False)
+        world.clock.advance(10)
+        convert(world.engine.context, "fenced", rows="always")
+        refuse_rowless(Engine(StepByStep(world.store)).context, is_known=False)
     else:
         refuse_rowless(apart, is_known=False)

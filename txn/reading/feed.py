@@ -115,10 +115,11 @@ def find_decision(row: Row) -> int | None:
 def refuse_rowless(context: Context, is_known: bool) -> None:
     """Raise InvalidRequestError if the database commits transactions that leave no row, unless the
     caller accepts that."""
-    if context.rules.locks_rows and not context.is_local and not is_known:
+    if not (context.rules.keeps_rows or context.is_local or is_known):
         raise InvalidRequestError(
-            "fenced transactions of one row and family leave no transaction row, unless they have "
-            "a token or a label, and are missed here: say rowless=skip to do without them",
+            "fenced transactions within one region leave no transaction row, unless they have "
+            "a token or a label, and are missed here: say rowless=skip to do without them, or let "
+            "the database keep all rows: `txn convert fenced --rows always`",
             option="rowless",
             protocol=context.rules.name,
         )

@@ -132,7 +132,8 @@ class RemoteBackend:
             names = {rules.stored_name.decode(): rules for rules in PROTOCOLS.values()}
             if found.protocol not in names or not found.transactions:
                 raise InvalidRequestError("the server is of another version", found=found.protocol)
-            self._database = found.transactions, names[found.protocol]
+            rules = names[found.protocol].choose_variant(keeps_rows=found.keepsRows is True)
+            self._database = found.transactions, rules
         table, rules = self._database
         store = ServedStore(self._service)
         return Context(store, table, self._clock, self._rng, self.pace.policy, silent, rules)

@@ -190,7 +190,8 @@ class Transactional:
     @dispatch
     def database(self, options: Any) -> Any:
         context = self._engine.context
-        return IDL.Database(context.table, context.rules.stored_name.decode())
+        rules = context.rules
+        return IDL.Database(context.table, rules.stored_name.decode(), rules.keeps_rows)
 
     @dispatch
     def outcome(self, transaction: bytes, options: Any) -> Outcome:

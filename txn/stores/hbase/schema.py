@@ -15,6 +15,7 @@ from txn.stores.hbase.places import first_line, is_legal
 PURGE_MS = KEEP_DELETES_MS + 3_600_000
 FOREVER_S = 2_147_483_647
 PURGE = "hbase.hstore.time.to.purge.deletes"
+ENDPOINT = "org.apache.hadoop.hbase.coprocessor.MultiRowMutationEndpoint"
 CHANGE_TRIES = 20
 CHANGE_PAUSE_MS = 200
 
@@ -116,6 +117,11 @@ def make_assign_command(table: bytes, families: Iterable[bytes], database: bytes
     entry = _write_configuration({DATABASE_ENTRY: database.decode()})
     parts = [f"{{NAME => {_quote(name)}, {entry}}}" for name in families]
     return f"alter {_quote(table)}, {', '.join(parts)}"
+
+
+def make_endpoint_command(table: bytes) -> str:
+    """Return the HBase shell command that lets a table name the endpoint."""
+    return f"alter {_quote(table)}, METHOD => 'table_att', 'coprocessor' => '|{ENDPOINT}||'"
 
 
 def _quote(value: bytes) -> str:
