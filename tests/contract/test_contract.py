@@ -14,7 +14,6 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from tests.integration.shuffling import add_endpoint
 from txn.clock import SystemClock
 from txn.errors import InvalidRequestError, StoreError, TableUnavailable
 from txn.model import Cell, Check, Edit, Family, Key, RowExclusion, Stamp
@@ -216,20 +215,13 @@ def expect(key: Key, value: bytes, *edits: tuple[bytes | None, int]) -> Check:
     return Check(key, value, edits=tuple(Edit(key, *each) for each in edits))
 
 
-@pytest.fixture
-def regional(subject: Subject, own_table: None) -> Subject:
-    """A store whose table has the endpoint for many rows, if it is HBase's own."""
-    if isinstance(subject.store, NativeStore):
-        add_endpoint(subject.store, subject.table)
-    return subject
-
-
+@with_its_own_table
 @pytest.mark.parametrize("subject", [*by_row, "served"], indirect=True)
-def test_groups_are_put_if_all_of_their_cells_match(regional: Subject) -> None:
+def test_groups_are_put_if_all_of_their_cells_match(subject: Subject) -> None:
     """Local stores can do all of them, HBase itself those of a region, gateways single checks."""
-    store, new = regional.store, (b"1", 10)
+    store, new = subject.store, (b"1", 10)
     joins = isinstance(store, LocalStore | NativeStore)
-    a, b, c, d = (regional.key(row, "x") for row in "abcd")
+    a, b, c, d = (subject.key(row, "x") for row in "abcd")
     groups = [[expect(a, b"", new), expect(b, b"", new)], [expect(c, b"", new)]]
     assert store.put_if_all([*groups, [expect(d, b"1", new)]]) == [joins or None, True, False]
     if joins:
@@ -246,34 +238,36 @@ def test_groups_are_put_if_all_of_their_cells_match(regional: Subject) -> None:
     assert [*store.read([a, b, c, d]).values()] == found
 
 
+@with_its_own_table
 @pytest.mark.parametrize("subject", [*by_row, "served"], indirect=True)
-def test_groups_of_several_regions_or_tables_are_whole_or_not_done(regional: Subject) -> None:
-    table, new = b"regions-" + regional.table, (b"1", 10)
-    regional.maker.ensure_table(table, {b"d": Family()}, [b"m"])
-    keys = [Key("a", "d", "x", table), Key("z", "d", "x", table), regional.key("a", "x")]
+def test_groups_of_several_regions_or_tables_are_whole_or_not_done(subject: Subject) -> None:
+    table, new = b"regions-" + subject.table, (b"1", 10)
+    subject.maker.ensure_table(table, {b"d": Family()}, [b"m"])
+    keys = [Key("a", "d", "x", table), Key("z", "d", "x", table), subject.key("a", "x")]
     groups = [[expect(key, b"", new) for key in some] for some in (keys[:2], keys[1:])]
-    is_local = isinstance(regional.store, LocalStore)
-    assert regional.store.put_if_all(groups) == ([True, False] if is_local else [None, None])
+    is_local = isinstance(subject.store, LocalStore)
+    assert subject.store.put_if_all(groups) == ([True, False] if is_local else [None, None])
     found = [is_local or None, is_local or None, None]
-    assert [cell and True for cell in regional.store.read(keys).values()] == found
+    assert [cell and True for cell in subject.store.read(keys).values()] == found
 
 
+@with_its_own_table
 @pytest.mark.parametrize("subject", ["memory", "embedded", "native"], indirect=True)
-def test_a_group_is_put_at_one_instant_beside_other_writers(regional: Subject) -> None:
+def test_a_group_is_put_at_one_instant_beside_other_writers(subject: Subject) -> None:
     """Two equal looks at its cells are never of half a group; and no other writer gets between its
     conditions and its edits."""
-    a, b = keys = [regional.key(row, "x") for row in "ab"]
-    regional.store.write([Edit(key, b"0", 1) for key in keys])
+    a, b = keys = [subject.key(row, "x") for row in "ab"]
+    subject.store.write([Edit(key, b"0", 1) for key in keys])
 
     def write(number: int) -> None:
         values = [b"%d of %d" % (writer, number) for writer in range(2)]
-        (old,) = {cell.value for cell in regional.maker.read(keys).values() if cell}
+        (old,) = {cell.value for cell in subject.maker.read(keys).values() if cell}
         groups = [[expect(key, old, (value, number + 1)) for key in keys] for value in values]
         with ThreadPoolExecutor(2) as pool:
-            answers = [*pool.map(lambda group: regional.store.put_if_all([group]), groups)]
+            answers = [*pool.map(lambda group: subject.store.put_if_all([group]), groups)]
         assert answers in ([[True], [False]], [[False], [True]])
 
-    with running(write), regional.another_client() as reader:
+    with running(write), subject.another_client() as reader:
         ends, count = time.monotonic() + 1, 0
         while time.monotonic() < ends:
             first, second = (reader.read([b], [a]) for _ in range(2))

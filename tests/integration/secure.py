@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
@@ -48,13 +48,3 @@ def hbase_with(folder: Path, properties: dict[str, str], *java_options: str) -> 
         yield cluster
     finally:
         cluster.stop(grace_ms=0)
-
-
-@contextmanager
-def hbase_with_tls(
-    folder: Path, more: Mapping[str, str], *, ask_clients: bool = False
-) -> Iterator[Cluster]:
-    """Give a cluster whose master and region server take TLS alone. more: its other properties."""
-    properties = tls_properties(folder / "tls", ask_clients=ask_clients)
-    with hbase_with(folder, {**properties, **more}) as cluster:
-        yield cluster

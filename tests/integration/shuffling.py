@@ -1,4 +1,4 @@
-"""Regions that are moved, split and merged by the master; tables that are altered and dropped."""
+"""Regions that are moved, split and merged by the master; and tables that are dropped."""
 
 from __future__ import annotations
 
@@ -43,7 +43,6 @@ message ProcedureStarted { optional uint64 proc_id = 1; }
 BY_NAME, BY_ENCODED_NAME = 1, 2
 RUNNING = 1
 LOOK_EACH_MS = 20
-ENDPOINT = b"org.apache.hadoop.hbase.coprocessor.MultiRowMutationEndpoint"
 WITHIN_MS = 60_000
 
 
@@ -118,15 +117,6 @@ class Shuffler:
 
     def _change(self, method: str, request: Any, response: Any) -> bool:
         return change(self._store, method, request, response)
-
-
-def add_endpoint(store: NativeStore, table: bytes) -> None:
-    """Let a table name HBase's endpoint for many rows, unless it does. Its regions open again."""
-    schema = store._tables._find_schema(table)
-    if not any(ENDPOINT in each.second for each in schema.attributes):
-        schema.attributes.add(first=b"coprocessor$1", second=b"|%b|1073741823|" % ENDPOINT)
-        request = PB.ModifyTableRequest(table_name=schema.table_name, table_schema=schema)
-        assert change(store, "ModifyTable", request, MESSAGES.ProcedureStarted)
 
 
 def drop(store: NativeStore, table: bytes) -> None:

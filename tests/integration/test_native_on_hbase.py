@@ -11,12 +11,11 @@ import pytest
 
 from tests.integration.batches import transferring
 from tests.integration.hbase import HBase
-from tests.integration.shuffling import Shuffler, add_endpoint
+from tests.integration.shuffling import Shuffler
 from txn import Key, Mutation, connect
 from txn.clock import SystemClock
 from txn.protocol.statuses import ProtocolName
 from txn.stores import open_store
-from txn.stores.hbase.native import together
 from txn.stores.hbase.native.store import NativeStore
 
 PATIENCE_MS = 60_000
@@ -24,11 +23,8 @@ PATIENCE_MS = 60_000
 
 @pytest.mark.slow
 @pytest.mark.parametrize("protocol", [pytest.param("six-phase", marks=pytest.mark.long), "fenced"])
-def test_regions_split_and_merge_beneath_batches(
-    hbase: HBase, protocol: ProtocolName, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """Of the data and of the transactions; and the tables get the endpoint for many rows."""
-    monkeypatch.setattr(together, "ABSENT_MS", 0)
+def test_regions_split_and_merge_beneath_batches(hbase: HBase, protocol: ProtocolName) -> None:
+    """Of the data and of the transactions."""
     name = f"shuffled-{uuid.uuid4().hex[:8]}"
     with connect(
         hbase.native, table=name, transactions=f"{name}-txn", protocol=protocol, salt_buckets=4
@@ -36,8 +32,6 @@ def test_regions_split_and_merge_beneath_batches(
         store = engine.context.store
         assert isinstance(store, NativeStore)
         with transferring(engine, name):
-            for table in (name, f"{name}-txn"):
-                add_endpoint(store, table.encode())
             data = Shuffler(store, name.encode(), Random(1))
             transactions = Shuffler(store, f"{name}-txn".encode(), Random(1))
             for change in (
@@ -49,7 +43,7 @@ def test_regions_split_and_merge_beneath_batches(
                 time.sleep(0.5)
                 assert change()
             time.sleep(0.5)
-        assert any(each.honours_conditions for each in store._servers._open.values())
+        assert any(each.honours_conditions for each in store._servers._made)
 
 
 def test_the_masters_tell_where_everything_is(hbase: HBase) -> None:

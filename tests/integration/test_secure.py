@@ -5,12 +5,10 @@ from __future__ import annotations
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import closing, suppress
-from typing import cast
 
 import pytest
 
-from tests.integration.secure import ACCESS, CERTIFICATE, KEY, hbase_with_tls
-from tests.integration.shuffling import add_endpoint
+from tests.integration.secure import ACCESS, CERTIFICATE, KEY, hbase_with, tls_properties
 from txn import Key, Mutation, connect
 from txn.clock import poll
 from txn.cluster.cluster import Cluster
@@ -18,7 +16,6 @@ from txn.cluster.settings import NATIVE
 from txn.errors import NotApplied, TableUnavailable
 from txn.model import Check, Edit
 from txn.stores import open_store
-from txn.stores.hbase.native.store import NativeStore
 
 pytestmark = pytest.mark.slow
 
@@ -30,8 +27,9 @@ def certified(
     """A cluster with TLS, and whether its clients have to show a certificate as well. Then their
     permissions are checked, too; otherwise no table can load a class."""
     folder = tmp_path_factory.mktemp("tls")
-    more = ACCESS if request.param else {"hbase.coprocessor.user.enabled": "false"}
-    with hbase_with_tls(folder, more, ask_clients=request.param) as cluster:
+    properties = tls_properties(folder / "tls", ask_clients=request.param)
+    properties |= ACCESS if request.param else {"hbase.coprocessor.user.enabled": "false"}
+    with hbase_with(folder, properties) as cluster:
         yield cluster, request.param
 
 
@@ -82,7 +80,6 @@ def test_a_user_who_may_not_execute_commits_without_the_endpoint(
         ) as engine:
             if not user:
                 engine.ensure_table("region", ["d"])
-                add_endpoint(cast(NativeStore, engine.context.store), b"region")
                 acl = [Key(name, "l", "alice", "hbase:acl") for name in names]
                 engine.context.store.write([Edit(key, b"RWC", None) for key in acl if may_execute])
             engine.commit([Mutation(key, "1") for key in keys])
