@@ -71,16 +71,15 @@ def test_a_user_who_may_not_execute_commits_without_the_endpoint(
     certified: tuple[Cluster, bool],
 ) -> None:
     """And whoever may commits with it, unless the servers load no classes of tables."""
-    uri, may_execute, names = make_uri(*certified), certified[1], ("region", "region-txn")
-    keys = [Key(row, "d", "x", "region") for row in "abc"]
+    uri, may_execute = make_uri(*certified), certified[1]
+    table, rows = "region", "region-txn"
+    keys = [Key(row, "d", "x", table) for row in "abc"]
 
     def commit(user: str) -> list[bool | None]:
-        with connect(
-            uri + user, table=names[0], transactions=names[1], protocol="fenced"
-        ) as engine:
+        with connect(uri + user, table=table, transactions=rows, protocol="fenced") as engine:
             if not user:
-                engine.ensure_table("region", ["d"])
-                acl = [Key(name, "l", "alice", "hbase:acl") for name in names]
+                engine.ensure_table(table, ["d"])
+                acl = [Key(name, "l", "alice", "hbase:acl") for name in (table, rows)]
                 engine.context.store.write([Edit(key, b"RWC", None) for key in acl if may_execute])
             engine.commit([Mutation(key, "1") for key in keys])
             group = [Check(key, b"1") for key in keys]

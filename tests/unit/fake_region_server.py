@@ -69,8 +69,9 @@ class FakeRegionServer(FakeServer):
         # The Java classes of errors for a row, told once (empty: none), or for ever behind a `*`.
         self.refused: dict[bytes, list[str]] = {}
         self.processes = True  # whether it knows the conditions of the entries of a request
-        self.endpoints: dict[bytes, str] = {}  # of tables, and below the requests to them
+        self.endpoints: dict[bytes, str] = {}  # of tables; below: the requests to them
         self.together: list[Any] = []
+        self.said: bytes | None = None  # instead of their answers
         self.cells: dict[tuple[bytes, bytes, bytes], bytes] = {}
         self.starts = [b""]  # of its regions
         self.ports: dict[bytes, int] = {}  # of the servers of those of others, by start
@@ -255,19 +256,19 @@ class FakeRegionServer(FakeServer):
         kind = self.endpoints.get(asked.region.value.partition(b",")[0])
         if kind is None:
             raise Refuse("!exceptions.UnknownProtocolException")
-        request = PB.MutateRowsRequest.FromString(asked.call.request)
+        request, told = PB.MutateRowsRequest.FromString(asked.call.request), PB.ResultOrException()
         with self._lock:
             self.together.append(request)
-            for row in {each.row for each in (*request.condition, *request.mutation_request)}:
-                told = PB.ResultOrException()
-                if self._refuses(row, told):
-                    raise Refuse(told.exception.name.removeprefix(PACKAGE))
+            if any([self._refuses(each.row, told) for each in request.condition]):
+                raise Refuse(told.exception.name.removeprefix(PACKAGE))
             is_met = all([self._holds(condition) for condition in request.condition])
             for mutation in request.mutation_request if is_met or kind != HONOURS else ():
                 self._put(mutation)
-        said = {"processed": {HONOURS: is_met, IGNORES: None, LIES: True}[kind]}
-        value = {"name": "", "value": PB.MutateRowsResponse(**said).SerializeToString()}
-        return PB.CoprocessorServiceResponse(region=asked.region, value=value)
+        said = PB.MutateRowsResponse(processed={HONOURS: is_met, LIES: True}.get(kind))
+        value = said.SerializeToString() if self.said is None else self.said
+        return PB.CoprocessorServiceResponse(
+            region=asked.region, value={"name": "", "value": value}
+        )
 
     def _holds(self, condition: Any) -> bool:
         found = self.cells.get((condition.row, condition.family, condition.qualifier), b"")
