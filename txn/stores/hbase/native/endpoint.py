@@ -81,7 +81,7 @@ class Part:
         return not any(i.row in (self.rows if i.is_change else self.changed) for i in group)
 
 
-class Together:
+class Endpoint:
     """Carries out items of a region together; safe for threads."""
 
     def __init__(self, batches: Batches, clock: Clock) -> None:

@@ -16,9 +16,9 @@ from txn.errors import MaybeApplied, NotApplied, TableUnavailable
 from txn.model import Check, Edit, Key
 from txn.stores import open_store
 from txn.stores.hbase.native.connection import IDLE_MS
+from txn.stores.hbase.native.endpoint import ABSENT_MS, REST_MS
 from txn.stores.hbase.native.items import ASYNC_WAL
 from txn.stores.hbase.native.store import NativeStore as Store
-from txn.stores.hbase.native.together import ABSENT_MS, REST_MS
 
 OUTSIDE = "DoNotRetryIOException: Requested row out of range 'c'"
 
