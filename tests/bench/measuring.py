@@ -135,13 +135,11 @@ class Case:
         return workloads.Tables("bench-floor" if self.batch == 0 else f"bench-{self.protocol}")
 
 
-def open_engine(uri: str, case: Case, *, salt_buckets: int = 1) -> Engine:
+def open_engine(uri: str, case: Case, **named: Any) -> Engine:
     """Connect as a case does: with its protocol, where that has to be named."""
-    named: dict[str, Any] = {} if case.protocol == USUAL else {"protocol": case.protocol}
-    tables = case.tables
-    return connect(
-        uri, table=tables.name, transactions=tables.transactions, salt_buckets=salt_buckets, **named
-    )
+    if case.protocol != USUAL:
+        named["protocol"] = case.protocol
+    return connect(uri, table=case.tables.name, transactions=case.tables.transactions, **named)
 
 
 @dataclass(frozen=True, slots=True)

@@ -13,7 +13,7 @@ import threading
 from collections import defaultdict
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from random import Random
 from typing import Any, NamedTuple
 from unittest.mock import patch
@@ -25,21 +25,22 @@ from tests.bench.measuring import Case, Protocol, open_engine
 from tests.bench.workloads import found, transfers
 from tests.unit.fake_cluster import fake_cluster
 from txn.model import LOCK_SUFFIX, TAG_SUFFIX
+from txn.protocol.statuses import KeptRows
 from txn.stores.hbase.native.connection import RpcCall, RpcConnection
 
 ACCOUNTS = 50
 WARM = 3
-PROTOCOLS: tuple[Protocol, ...] = ("six-phase", "fenced")
 BUCKETS = 4
 
 
 @dataclass(frozen=True, slots=True)
 class Placement:
     """Where transaction rows are: on which of the servers, by their region's number. The accounts
-    are on the first server."""
+    are in one region of the first server. rows: that of `connect`."""
 
     title: str
     servers: Sequence[int]
+    rows: KeptRows | None = None
 
     @property
     def salt_buckets(self) -> int:
@@ -53,6 +54,11 @@ SAME = Placement("on the keys' server", (0,))
 OTHER = Placement("on another server", (1,))
 EITHER = Placement(f"in {BUCKETS} buckets on both servers", (0, 1) * (BUCKETS // 2))
 PLACEMENTS = (SAME, OTHER, EITHER)
+CASES: list[tuple[Protocol, Placement]] = [
+    *(("six-phase", placement) for placement in PLACEMENTS),
+    *(("fenced", replace(placement, rows="always")) for placement in PLACEMENTS),
+    ("fenced", replace(SAME, title="not needed")),
+]
 
 
 class Request(NamedTuple):
@@ -81,20 +87,20 @@ class Counts(NamedTuple):
     @property
     def until_decided(self) -> set[int]:
         """The rounds of a transfer until its decision is acknowledged, with the read."""
-        return {find_last(each, "2-ASSERTED") for each in self.rounds}
+        return {find_last(each, "2-ASSERTED", "ExecService") for each in self.rounds}
 
     @property
     def until_unlocked(self) -> set[int]:
         """The rounds of a transfer until its keys are free, with the read."""
-        return {find_last(each, "locks") for each in self.rounds}
+        return {find_last(each, "locks", "ExecService") for each in self.rounds}
 
 
-def find_last(rounds: Sequence[Round], part: str) -> int:
-    """Return the number, from 1, of the last round that has this part."""
+def find_last(rounds: Sequence[Round], *parts: str) -> int:
+    """Return the number, from 1, of the last round that has one of these parts."""
     return max(
         number
         for number, requests in enumerate(rounds, 1)
-        if any(part in request.parts for request in requests)
+        if any(part in request.parts for request in requests for part in parts)
     )
 
 
@@ -103,7 +109,9 @@ def count_rounds(protocol: Protocol, placement: Placement, count: int) -> Counts
     case = Case("transfer", 1, 1, protocol=protocol, transport="native")
     with (
         fake_cluster(2, placement.find_server) as cluster,
-        open_engine(cluster.uri, case, salt_buckets=placement.salt_buckets) as engine,
+        open_engine(
+            cluster.uri, case, salt_buckets=placement.salt_buckets, rows=placement.rows
+        ) as engine,
     ):
         rng = Random(1)
         found(engine, ACCOUNTS, case.tables)
@@ -218,8 +226,7 @@ def main(given: Sequence[str] | None = None) -> None:
     parser = argparse.ArgumentParser(prog="python -m tests.bench rounds", description=__doc__)
     parser.add_argument("--count", type=int, default=50, help="transfers of each kind")
     options = parser.parse_args(given)
-    cases = [(protocol, placement) for protocol in PROTOCOLS for placement in PLACEMENTS]
-    show({case: count_rounds(*case, options.count) for case in cases})
+    show({case: count_rounds(*case, options.count) for case in CASES})
 
 
 if __name__ == "__main__":

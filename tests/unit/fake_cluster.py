@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterable, Iterator
 from contextlib import ExitStack, contextmanager
 from typing import Any
 
-from tests.unit.fake_region_server import FakeRegionServer, encode_cell
+from tests.unit.fake_region_server import FakeRegionServer, Refuse, encode_cell
 from txn.model import Check, Edit, Key
 from txn.stores import open_store
 from txn.stores.hbase.native.items import DELETE
@@ -116,6 +116,25 @@ class ClusterServer(FakeRegionServer):
             else:
                 self._cluster.store.write(list(_list_edits(table, action.mutation)))
 
+    def ExecService(self, body: bytes, block: bytearray) -> Any:
+        """Change many rows of a table that names the class."""
+        asked = PB.CoprocessorServiceRequest.FromString(body)
+        table = _table_of(asked.region)
+        attributes = self._cluster.schemas_by_table[table].attributes
+        if not any(pair.first.startswith(b"coprocessor$") for pair in attributes):
+            raise Refuse("!exceptions.UnknownProtocolException")
+        request = PB.MutateRowsRequest.FromString(asked.call.request)
+        changes = {each.row: tuple(_list_edits(table, each)) for each in request.mutation_request}
+        checks = [
+            Check(*_decode_condition(table, each), edits=changes.pop(each.row, ()))
+            for each in request.condition
+        ]
+        (is_met,) = self._cluster.store.put_if_all([checks])
+        value = PB.MutateRowsResponse(processed=is_met).SerializeToString()
+        return PB.CoprocessorServiceResponse(
+            region=asked.region, value={"name": "-", "value": value}
+        )
+
     def _read_row(self, table: bytes, get: Any, result: Any, block: bytearray) -> None:
         keys = [
             Key(get.row, column.family, qualifier, table)
@@ -147,9 +166,7 @@ def _decode_check(table: bytes, entry: Any) -> Check:
     """Return the check of an atomic entry; without a condition its first cell is the key."""
     edits = [edit for action in entry.action for edit in _list_edits(table, action.mutation)]
     if entry.HasField("condition"):
-        wanted = entry.condition
-        key = Key(wanted.row, wanted.family, wanted.qualifier, table)
-        expected = wanted.comparator.serialized_comparator.comparable.value
+        key, expected = _decode_condition(table, entry.condition)
     else:
         key, expected = edits[0].key, None
     puts = tuple(
@@ -158,6 +175,11 @@ def _decode_check(table: bytes, entry: Any) -> Check:
         if edit.timestamp is None and edit.value is not None
     )
     return Check(key, expected, puts, tuple(e for e in edits if e.timestamp is not None))
+
+
+def _decode_condition(table: bytes, wanted: Any) -> tuple[Key, bytes]:
+    key = Key(wanted.row, wanted.family, wanted.qualifier, table)
+    return key, wanted.comparator.serialized_comparator.comparable.value
 
 
 def _list_edits(table: bytes, mutation: Any) -> Iterable[Edit]:
