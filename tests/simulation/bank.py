@@ -4,12 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
-from itertools import islice, product
+from graphlib import CycleError, TopologicalSorter
+from itertools import islice, pairwise, product
 from random import Random
 
 from tests.simulation.world import LOGS, TABLE, key
 from txn import Cell, Committed, Delete, Engine, Key, Mutation, Request
-from txn.assertions import Assertion, Exact, Not, Some, Version
+from txn.assertions import Assertion, Exact, Not, Some, Version, holds, list_keys
 from txn.errors import CommitOutcomeUnknown, StoreError, TxnError
 from txn.request import Ack
 
@@ -35,6 +36,7 @@ class Attempt:
     log: Key
     changes: tuple[Change, ...]
     once: str | None
+    watched: tuple[Assertion, ...] = ()
     ended: int | None = None
     result: Committed | TxnError | None = None
 
@@ -126,6 +128,7 @@ class Bank:
         if random.random() < 0.3:
             watched.add(random.randrange(self.size))
         assertions = tuple(self._as_seen(i, cells[i]) for i in sorted(watched))
+        attempt.watched = assertions
         token = None if once is None else once.encode()
         return Request(self._mutations(attempt), assertions, token), attempt
 
@@ -165,6 +168,7 @@ def judge(bank: Bank, stored: Balances, outcome: Callable[[bytes], str]) -> None
     histories = [_history(bank, i, happened, logs) for i in range(bank.size)]
     for i, account in enumerate(bank.accounts):
         assert balance(stored[account]) == histories[i][-1][1], f"account {i}: {histories[i]}"
+    _judge_order(bank, happened, histories)
     _judge_reads(bank, happened, logs, histories)
 
 
@@ -208,6 +212,32 @@ def _history(
         assert change.old == held, f"lost update of account {account} at {timestamp}: {change}"
         held = change.new
     return [(timestamp, change.new, by_time[timestamp]) for timestamp, change in versions]
+
+
+def _judge_order(
+    bank: Bank, happened: Sequence[Attempt], histories: Sequence[Sequence[tuple[int, int, Attempt]]]
+) -> None:
+    """Attempts have an order in which each follows what it replaced, and what it asserted held."""
+    before: dict[int, set[int]] = {id(attempt): set() for attempt in happened}
+    for account, history in zip(bank.accounts, histories, strict=True):
+        writers = [id(attempt) for _, _, attempt in history]
+        for earlier, later in pairwise(writers):
+            before[later].add(earlier)
+        cells = [{account: Cell(b"%d" % held, at) if held else None} for at, held, _ in history]
+        for attempt in happened:
+            own = [a for a in attempt.watched if list_keys(a) == [account]]
+            if not own or id(attempt) in writers:
+                continue
+            held = [n for n, cell in enumerate(cells) if all(holds(a, cell) for a in own)]
+            assert held, f"it never held: {attempt}"
+            if len(held) == 1:  # else nobody knows which of them was seen
+                before[id(attempt)].add(writers[held[0]])
+                for later in writers[held[0] + 1 :][:1]:
+                    before[later].add(id(attempt))
+    try:
+        TopologicalSorter(before).prepare()
+    except CycleError as error:
+        raise AssertionError(f"write skew: {happened}") from error
 
 
 def _at(attempt: Attempt, logs: Mapping[Key, Cell | None]) -> int:

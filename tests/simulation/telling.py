@@ -25,8 +25,10 @@ def brief(item: Item) -> str:
             old = "*" if expected is None else short(expected)  # without a condition
             later = " later" if is_deferred else ""
             return f"{brief(key)}:{old}->{short(new.get(key, b'?'))}{later}"
-        case _:
+        case bytes():
             return short(item)
+        case _:
+            return f"[{', '.join(map(brief, item))}]"
 
 
 def short(value: bytes) -> str:
