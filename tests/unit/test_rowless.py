@@ -339,7 +339,7 @@ def test_two_locks_that_disagree_were_changed_outside_the_protocol() -> None:
 
     def change() -> None:
         before(world, lambda call: True, lambda: world.put(FAR.row_lock, b"1"))
-        world.clock.advance(10)
+        world.clock.advance(3)
 
     before(world, locks, change, Fault(reply=Reply.MAYBE_APPLIED))
     with pytest.raises(CommitOutcomeUnknown):
@@ -355,10 +355,11 @@ def test_a_batch_that_a_split_divides_locks_no_key_twice() -> None:
     assert [type(each) for each in done] == [Committed, Committed]
 
 
-def test_a_batch_locks_no_key_that_it_validates() -> None:
+@pytest.mark.parametrize("order", [1, -1])
+def test_a_batch_locks_no_key_that_it_validates(order: int) -> None:
     world = OneRegion(attempts=1)
     world.split()
     y, z = Mutation(FAR, b"1"), Mutation(READ, b"1")
     requests = [Request((y,), (~Some(X),), validate=True), Request((z,), (~Some(X),))]
-    done = world.engine.commit_many(requests)
+    done = world.engine.commit_many(requests[::order])
     assert [type(each) for each in done] == [Committed, Committed]

@@ -80,14 +80,13 @@ def commit(
 
 
 def _take_disjoint(due: dict[PendingCommit, None]) -> list[PendingCommit]:
-    """Remove transactions none of which takes a lock that another needs, and return them."""
-    taken: set[Key] = set()
+    """Remove transactions none of which takes a lock that another needs, and return them. Those
+    that validate come first, before others of the batch count the locks that were read."""
     needed: set[Key] = set()
     batch = []
-    for t in list(due):
-        if taken.isdisjoint(t.lock_cells) and needed.isdisjoint(t.taken_cells):
+    for t in sorted(due, key=lambda t: not t.validated):
+        if needed.isdisjoint(t.taken_cells):
             batch.append(t)
-            taken.update(t.taken_cells)
             needed.update(t.lock_cells)
             del due[t]
     return batch
