@@ -56,6 +56,7 @@ def run(
 
     engine, store = world.client(plan)
     store.reads_early = lambda: reads_early
+    store.is_one_region = shape.in_region
     if atomic:
         store.features |= {"atomic"}
     result: Committed | TxnError | None = None
