@@ -186,20 +186,20 @@ def _find_outcomes(context: Context, pending: dict[PendingCommit, Checks]) -> li
     read_lock_cells(context, [(t, lock) for t in pending for lock in t.lock_cells])
     refused = []
     for t, checks in list(pending.items()):
-        shown = _look(t, checks)
+        shown = _compare(t, checks)
         # A lock that it does not change proves something only since the last request was refused:
         # else the request might take effect between two looks, and the lock be taken then.
         if not shown:
             continue
         if shown & {"ours", "unknown"}:
-            _settle(t, shown, None)
+            _set_outcome(t, shown, None)
         else:
             refused.append(t)
         del pending[t]
     return refused
 
 
-def _look(t: PendingCommit, checks: Checks) -> set[Shown]:
+def _compare(t: PendingCommit, checks: Checks) -> set[Shown]:
     """Return what the locks show of a request; see `Shown`."""
     shown: set[Shown] = set()
     for lock, check in checks.items():
@@ -214,7 +214,7 @@ def _look(t: PendingCommit, checks: Checks) -> set[Shown]:
     return shown
 
 
-def _settle(t: PendingCommit, shown: Collection[Shown], cause: Exception | None) -> None:
+def _set_outcome(t: PendingCommit, shown: Collection[Shown], cause: Exception | None) -> None:
     """Set the outcome of a request that may have taken effect. All its locks change at once, so two
     that disagree were changed outside the protocol."""
     if "ours" in shown and "others" not in shown:
@@ -253,7 +253,7 @@ def _fail_refused(
         _fail_pending(lost, error, errors)
         return
     for t, checks in lost.items():
-        shown = _look(t, checks)
+        shown = _compare(t, checks)
         is_clear = _is_clear(
             [e for e in errors if not (isinstance(e, TableUnavailable) and t.needs(e.table))]
         )
@@ -261,7 +261,7 @@ def _fail_refused(
             t.failure = AbortedError(str(error), transaction=t.row_key)
             t.failure.__cause__ = error
         else:
-            _settle(t, shown, error)
+            _set_outcome(t, shown, error)
 
 
 def _set_committed(t: PendingCommit) -> None:
