@@ -17,8 +17,7 @@ from txn.model import Row, cell_bytes
 T = TypeVar("T")
 FRESH_S = 1.0
 
-MOST_AT_ONCE = 8
-"""The most rows or values in one call, since each may have ten megabytes."""
+MOST_AT_ONCE = 8  # the most rows or values in one call, since each may have ten megabytes
 
 
 class Stop(Enum):
@@ -60,8 +59,7 @@ class Budget:
 
     def divide(self, items: Sequence[T], cost: int = 1) -> Iterator[Sequence[T]]:
         """Yield the items in groups: one at first, then as many as should fit into the limit,
-        judging by the last ones. cost: the values read per item. The caller stops once `over` says
-        so."""
+        judging by the last ones. cost: values per item. The caller stops once `over` says so."""
         at, size, most = 0, 1, max(1, MOST_AT_ONCE // cost)
         while at < len(items):
             before = self.bytes_
@@ -73,7 +71,6 @@ class Budget:
 
     @property
     def over(self) -> Stop | None:
-        """Return the limit that is reached, or None."""
         if self.rows >= self.limits.rows:
             return Stop.ROWS
         if self.bytes_ >= self.limits.bytes_:

@@ -28,12 +28,12 @@ from txn.model import LOCK_SUFFIX, TAG_SUFFIX, Check, Edit, Family, Key, find_re
 from txn.protocol.clocks import check_clock
 from txn.protocol.context import Context, call_store
 from txn.protocol.locks import ROW_LOCK, holder_of
-from txn.protocol.protocols import protocol_key, require_features
+from txn.protocol.protocols import list_names, protocol_key, refuse_other_rows, require_features
 from txn.protocol.ranges import stored_rows
 from txn.protocol.row import FREE, parent_of
-from txn.protocol.statuses import PROTOCOLS, ProtocolName, Rules
+from txn.protocol.statuses import PROTOCOLS, KeptRows, ProtocolName, Rules
 from txn.spans import Span
-from txn.stores.base import TableAssigner
+from txn.stores.base import TableAssigner, find_endpoints
 from txn.stores.hbase.schema import make_assign_command
 from txn.text import escape, key_text
 
@@ -102,27 +102,42 @@ def _list_cell_obstacles(
 
 
 @check_calls
-def convert(context: Context, wanted: ProtocolName, tables: Collection[bytes] = ()) -> int:
+def convert(
+    context: Context,
+    wanted: ProtocolName,
+    tables: Collection[bytes] = (),
+    *,
+    rows: KeptRows | None = None,
+) -> int:
     """Change the protocol of a database without obstacles. Delete what the old protocol left beside
     values, also if the database has the new one already, and return the number of deleted cells.
 
-    No client may be connected. Raises InvalidRequestError if the store lacks the protocol or
-    another process changed it meanwhile, and AbortedError if this machine's clock is wrong.
+    rows: that of `connect`; None: the setting that a fenced database has. No client may be
+    connected. Raises InvalidRequestError if the store lacks the protocol or another process changed
+    it meanwhile, and AbortedError if this machine's clock is wrong.
     """
-    rules = PROTOCOLS[wanted]
+    rules, known, name = PROTOCOLS[wanted], context.rules, protocol_key(context.table)
+    setting = protocol_key(context.table, b"rows")
+
+    def read() -> dict[Key, bytes]:
+        cells = call_store(context, partial(context.store.read, [name, setting]))
+        return {key: cell.value if cell else FREE for key, cell in cells.items()}
+
+    old = read()
+    kept = old[name] == rules.stored_name and old[setting] == b"always"
+    rules = rules.choose_variant(keeps_rows=rows == "always" if rows else kept)
+    refuse_other_rows(context, rules, rows)
     require_features(context, rules)
     check_clock(context)
-    key, name = protocol_key(context.table), rules.stored_name
-    read = partial(context.store.read, [key])
-    old = call_store(context, read)[key]
-    if old is None or old.value != name:
-        check = Check(key, old.value if old else FREE, ((key, name),))
-        if old is None or old.value in (context.rules.stored_name, context.rules.old_name):
+    names = list_names(context.table, rules)
+    if changed := [key for key, value in names if old[key] != value]:
+        check = Check(changed[0], old[changed[0]], names)
+        if old[name] in (FREE, rules.stored_name, known.stored_name, known.old_name):
             call_store(context, lambda: context.store.check_and_put([check]))
-        found = call_store(context, read)[key]
-        if found is None or found.value != name:
-            words, stored = "another client changes the protocol", found and found.value
-            raise InvalidRequestError(words, found=stored, wanted=rules.name)
+        found = read()
+        if not found.items() >= {*names}:
+            words = "another client changes the protocol"
+            raise InvalidRequestError(words, found=found[name], wanted=rules.name)
     return _delete_leftovers(context, rules, tables)
 
 
@@ -160,13 +175,14 @@ def _list_spans(context: Context, tables: Iterable[bytes]) -> list[Span]:
 class TableFacts:
     """A table. databases: the transaction tables of its families' databases, None for a family
     without one. protocol: that of its database. refusals: why transactions may not write to its
-    families; None if the store does not show its settings."""
+    families; None if the store does not show its settings. endpoint: see `find_endpoints`."""
 
     name: bytes
     families: Sequence[bytes]
     databases: frozenset[bytes | None]
     protocol: str | None
     refusals: Sequence[str] | None
+    endpoint: bool | None
 
 
 def list_tables(context: Context) -> Iterator[TableFacts]:
@@ -179,6 +195,7 @@ def list_tables(context: Context) -> Iterator[TableFacts]:
         except CorruptRowError:
             return "unknown"
 
+    endpoints = call_store(context, partial(find_endpoints, context.store))
     for name in call_store(context, context.store.list_tables):
         families = call_store(context, partial(context.store.describe, name))
         if families is None:  # dropped meanwhile
@@ -192,6 +209,7 @@ def list_tables(context: Context) -> Iterator[TableFacts]:
             databases,
             " ".join(sorted(protocols)) or None,
             refusals if is_shown or refusals else None,
+            endpoints.get(name),
         )
 
 

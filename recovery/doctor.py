@@ -39,6 +39,7 @@ from txn.protocol.protocols import find_named, find_rules
 from txn.protocol.row import DOCTOR_ROW, FAMILY, FREE
 from txn.protocol.statuses import FENCED, SIX_PHASE
 from txn.reading.feed import list_decisions
+from txn.stores.base import find_endpoints
 from txn.stores.options import split_uri
 from txn.text import escape, key_text
 
@@ -95,6 +96,12 @@ def examine(
             yield from _check_table(context, table, families)
             if families is not None:
                 yield from _check_rows(context, table)
+        endpoints = find_endpoints(context.store)
+        names = dict.fromkeys(map(plain_table, (context.table, *tables)))
+        if lacking := " ".join(quote_name(each) for each in names if endpoints.get(each) is False):
+            seen = f"without it, changed rows take a request each, not one for a region: {lacking}"
+            mend = f"txn table endpoint {lacking}; txn table ls shows all tables without it"
+            yield Diagnosis("endpoint", Verdict.CAUTION, seen, mend)
     except (StoreError, InvalidRequestError) as error:
         is_away = isinstance(error, StoreError)
         mend = "see that it runs and can be reached" if is_away else "open it by another URI"
@@ -177,7 +184,7 @@ class _UndoError(Exception):
 
 def _check_protocol(context: Context) -> Diagnosis:
     rules = find_rules(context.store, context.table) or SIX_PHASE
-    name: str = rules.name
+    name = str(rules)
     if find_named(context.store, context.table)[0] is None:
         name += ", which is not written down: txn init does it"
     lacks = rules.needs - context.store.features

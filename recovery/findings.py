@@ -237,11 +237,8 @@ class LeftAlone(_Result):
 
 
 RESULTS = (Repaired, NothingToDo, LeftAlone)
-Result = Repaired | NothingToDo | LeftAlone
-"""The result of a repair. why: what was done, or why nothing was."""
-
-FindingResult = tuple[Finding, Result | None]
-"""A finding and the result of its repair; None: no repair was wanted."""
+Result = Repaired | NothingToDo | LeftAlone  # why: what was done, or why nothing was
+FindingResult = tuple[Finding, Result | None]  # None: no repair was wanted
 
 
 @dataclass(slots=True)
@@ -314,9 +311,6 @@ class Tally:
         return sum(count for (_, result), count in counts if result is wanted)
 
 
-# ---------------------------------------------------------------------------- in `--json`
-
-
 def finding_document(finding: Finding) -> Document:
     return {
         "kind": finding.kind.value,
@@ -352,6 +346,5 @@ def tally_document(tally: Tally, grace_ms: int) -> Document:
 
 
 def result_document(result: Result) -> Document:
-    """Return the result of a repair: `repaired`, `nothing-to-do` or `left-alone`, and why."""
     words = {Repaired: "repaired", NothingToDo: "nothing-to-do", LeftAlone: "left-alone"}
     return {"result": words[type(result)], "why": result.why}

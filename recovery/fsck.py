@@ -99,8 +99,7 @@ def check(
     at work. scan: the data tables to read. young: counts unfinished items within the grace period.
     on_progress: gets the position now and then, even without rows; its exception ends the check.
 
-    Memory is bounded, and nothing is written. Raises StoreError, or InvalidRequestError for an
-    absent table.
+    Memory is bounded, and nothing is written. Raises StoreError; InvalidRequestError: no table.
     """
     require_tables(context, scan)
     ages = Ages(grace_ms, retention_ms)
@@ -113,7 +112,6 @@ def check(
 
 
 def require_tables(context: Context, scan: Collection[bytes]) -> None:
-    """Raise InvalidRequestError for an absent table."""
     for table in scan:
         describe_table(context, table)
 
@@ -192,13 +190,13 @@ def compact(
 
 def note_repair(context: Context) -> None:
     """Note that a repair of the whole database has come to its end, at the server's time."""
-    edit = Edit(protocol_key(context.table)._replace(column=b"repair"), b"1", None)
+    edit = Edit(protocol_key(context.table, b"repair"), b"1", None)
     call_store(context, partial(context.store.write, [edit]))
 
 
 def find_last_repair_ms(context: Context) -> int:
     """Return the time of the last such note; 0: there is none."""
-    key = protocol_key(context.table)._replace(column=b"repair")
+    key = protocol_key(context.table, b"repair")
     cell = call_store(context, partial(context.store.read, [key]))[key]
     return cell.timestamp if cell else 0
 
@@ -296,8 +294,7 @@ def _find_lost_part(context: Context, row: TransactionRow, found: Finding) -> Fi
 
 
 def _end_transaction(context: Context, finding: Finding) -> Result:
-    """Finish or undo a transaction. An undecided one must be exactly as found: its owner may be
-    back."""
+    """Finish or undo a transaction. An undecided one must be as found: its owner may be back."""
     assert finding.transaction is not None
     row = read_rows(context, [finding.transaction])[finding.transaction]
     state = row.state

@@ -42,19 +42,17 @@ from txn.spans import Span
 from txn.text import LONGEST_REASON, assertion_text
 
 T = TypeVar("T")
+Cells = Mapping[Key, Cell | None]
 
 VERSIONS = 10  # of a key, among which to find the replaced one
-COUNTS = (2, 4, VERSIONS)
-"""How many versions of a key are read in each attempt to find one; each may be large."""
-
+COUNTS = (2, 4, VERSIONS)  # versions read in each attempt to find an old one; each may be large
 LIMITS = ReadLimits(rows=1_000, bytes_=64_000_000, ms=30_000)
 """The limits of reading a transaction's keys: there may be 100,000, with values of any size."""
 
 
 @dataclass(frozen=True, slots=True)
 class StatusTime:
-    """A status of a row: when it began, by the server's time, and how long after the one before
-    (ms)."""
+    """A status of a row: when it began, by the server's time, and how long (ms) after the last."""
 
     status: Status
     since: int
@@ -107,8 +105,7 @@ class Explanation:
     assertion. keys_read: the number of keys, from the first, whose cells were read (or asked for,
     if a table is gone). held: which of these it has locked now. locked: how many it locks in all;
     it may validate others. part_rows: the number of rows of parts, or of those counted; None: it
-    has no parts. first_part: one of them. finding: what fsck finds; None if there is nothing to
-    repair yet.
+    has no parts. first_part: one of them. finding: what fsck finds; None: nothing to repair yet.
     """
 
     row: TransactionRow
@@ -126,7 +123,6 @@ class Explanation:
 
     @property
     def whole(self) -> bytes | None:
-        """Return the row key of a part's transaction; None for any other row."""
         return parent_of(self.row.row_key)
 
     @property
@@ -183,10 +179,8 @@ def explain(
     for each in request.mutations:
         cell = old.get(each.key)
         seen, unseen = (None, cell) if isinstance(cell, Unseen) else (cell, None)
-        change = ValueChange(
-            each.key, each.value, replaced.get(each.key), seen, unseen, each.key in held
-        )
-        changes.append(change)
+        at, is_held = replaced.get(each.key), each.key in held
+        changes.append(ValueChange(each.key, each.value, at, seen, unseen, is_held))
     return Explanation(
         row,
         request,
@@ -203,9 +197,7 @@ def explain(
     )
 
 
-def _read_keys(
-    context: Context, keys: Sequence[Key], budget: Budget
-) -> tuple[int, dict[Key, Cell | None]]:
+def _read_keys(context: Context, keys: Sequence[Key], budget: Budget) -> tuple[int, Cells]:
     """Return the number of keys read, and their cells with those of their locks."""
     lock_of = context.rules.lock_of
     found: dict[Key, Cell | None] = {}
@@ -240,7 +232,7 @@ def read_available(
 
 
 def _judge_assertions(
-    row: TransactionRow, assertions: Sequence[Assertion], data: Mapping[Key, Cell | None]
+    row: TransactionRow, assertions: Sequence[Assertion], data: Cells
 ) -> tuple[AssertionVerdict, ...]:
     if row.status is None:
         return (AssertionVerdict.UNKNOWN,) * len(assertions)
@@ -253,7 +245,7 @@ def _judge_assertions(
     return tuple(verdicts[each is blamed] for each in assertions)
 
 
-def _judge_now(assertion: Assertion, data: Mapping[Key, Cell | None]) -> AssertionVerdict:
+def _judge_now(assertion: Assertion, data: Cells) -> AssertionVerdict:
     if not all(key in data for key in list_keys(assertion)):
         return AssertionVerdict.UNKNOWN
     return AssertionVerdict.HOLDS if holds(assertion, data) else AssertionVerdict.FAILS
@@ -268,8 +260,7 @@ def _is_blamed(assertion: Assertion, reason: str) -> bool:
 def read_holders(
     context: Context, keys: Collection[Key]
 ) -> dict[Key, tuple[bytes, TransactionRow | None]]:
-    """Return the holder of the lock of each key that is locked, and its row. None: the cell of the
-    lock names no transaction."""
+    """Return the holder of each key that is locked, and its row. None: it is no transaction."""
     found = read_guarded(context, keys).items()
     holders = {key: guarded.holder for key, guarded in found if guarded.holder}
     rows = read_rows(context, {each for each in holders.values() if is_row_key(each)})
@@ -295,11 +286,7 @@ def _list_replaced(row: TransactionRow, request: Request) -> Mapping[Key, int]:
 
 
 def _find_old(
-    context: Context,
-    row: TransactionRow,
-    request: Request,
-    data: Mapping[Key, Cell | None],
-    budget: Budget,
+    context: Context, row: TransactionRow, request: Request, data: Cells, budget: Budget
 ) -> Mapping[Key, Cell | Unseen | None]:
     """Return the previous cells of keys, or why they are not known. data: the present cells."""
     if row.status is not None and row.status.is_undecided:

@@ -9,15 +9,16 @@ key's lock, with its lock and tag. In the fenced protocol the lock stays, and it
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable
 from functools import partial
 
 from recovery.findings import Finding, Kind, LeftAlone, NothingToDo, Repaired, Result
+from recovery.inspect import Cells
 from recovery.scan import MARKERS, find_transaction, newest_old_ms, whole_row
 from recovery.tables import make_facts
 from txn.arguments import check_calls
 from txn.errors import CorruptRowError, InvalidRequestError
-from txn.model import Cell, Check, Edit, Key, Row
+from txn.model import Check, Edit, Key, Row
 from txn.protocol.codec import decode_marker
 from txn.protocol.context import Context, call_store
 from txn.protocol.locks import read_lock
@@ -26,9 +27,7 @@ from txn.protocol.row import FREE, RowState, last_timestamp, marker_key, parent_
 from txn.protocol.statuses import Status
 from txn.text import escape
 
-ENDS = (b"status", Status.COMPLETE.at, Status.ABORTED.at)
-"""The cells that show that a transaction is over."""
-
+ENDS = (b"status", Status.COMPLETE.at, Status.ABORTED.at)  # show that it is over
 LOST = {
     RowState.FINISHED: "its outcome becomes unknown",
     RowState.DEBRIS: "nothing: they are cells of a row that was deleted before",
@@ -100,9 +99,6 @@ def _list_deletes(context: Context, rows: Iterable[Row]) -> list[Edit]:
     return [Edit(key, None, last_timestamp(context.rules, key, cell)) for key, cell in cells]
 
 
-# ------------------------------------------------------------------------------------- markers
-
-
 @check_calls
 def purge_token(context: Context, token: bytes) -> Result:
     """Delete the marker of a `once` token, under its lock. A request with it commits again.
@@ -135,7 +131,6 @@ def find_expired_marker(context: Context, row: Row, retention_ms: int) -> Findin
 
 
 def find_marker(context: Context, token: bytes) -> Guarded:
-    """Return a token's marker, or raise InvalidRequestError if there is none."""
     key = marker_key(context.table, token)
     found = read_guarded(context, [key])[key]
     if found.value is None:
@@ -143,9 +138,7 @@ def find_marker(context: Context, token: bytes) -> Guarded:
     return found
 
 
-def retire_keys(
-    context: Context, wanted: Mapping[Key, Cell | None], newest: int
-) -> dict[Key, Result]:
+def retire_keys(context: Context, wanted: Cells, newest: int) -> dict[Key, Result]:
     """Retire keys that have the wanted value (None: no value) and nothing newer than `newest`."""
     if context.rules.locks_rows:
         gone = _delete_fenced(context, wanted, newest)
@@ -158,7 +151,7 @@ def retire_keys(
     return {key: Repaired("deleted") if key in gone else used for key in wanted}
 
 
-def _delete_fenced(context: Context, wanted: Mapping[Key, Cell | None], newest: int) -> set[Key]:
+def _delete_fenced(context: Context, wanted: Cells, newest: int) -> set[Key]:
     """Delete markers of the fenced protocol; return those that are gone. The lock must be as it was
     read, and its count increases, which refuses a transaction that has read the marker and not
     locked it. A count never restarts: a late request could match it."""

@@ -1,8 +1,7 @@
 """Read and classify the transaction rows of a store, and count what is unfinished or left over.
 
 Rows are read lazily in byte order, one page of the store at a time; after an error of the store a
-scan resumes behind its last row. Other rows, such as the markers of `once`, are skipped. Nothing
-here writes.
+scan resumes behind its last row. Other rows, such as markers of `once`, are skipped.
 """
 
 from __future__ import annotations
@@ -42,21 +41,16 @@ from txn.spans import Span
 MAX_TIMESTAMP = (1 << 63) - 1
 MARKERS = (b"once.", b"once/")
 BATCH = 200
-AHEAD_MS = 3_600_000
-"""How far a client's clock may be ahead before its rows are read one by one."""
+AHEAD_MS = 3_600_000  # how far a client's clock may be ahead before its rows are read one by one
 STATUS = b"status"
 NOTHING = Cell(b"", 0)
 BY_VALUE = {status.encoded: status for status in Status}
 
-OnRow = Callable[[bytes], None]
-"""Gets the table of each row that is read, for a progress bar."""
-
+OnRow = Callable[[bytes], None]  # gets the table of each row that is read, for a progress bar
 OnProgress = Callable[[bytes, bytes], None]
 """Gets the table and row that a scan has reached, now and then; its exception ends the scan."""
 
-STEP_MS = 500
-"""Twice the intended time (ms) of one store scan that may yield nothing."""
-
+STEP_MS = 500  # twice the intended time (ms) of one store scan that may yield nothing
 MOST_COVERED_MS = 6 * 3_600_000
 
 
@@ -92,8 +86,7 @@ class Head(NamedTuple):
 
 
 def trust_heartbeat(heartbeat: int, now_ms: int, ahead_ms: int) -> int:
-    """Return the time of a heartbeat, or 0 if it lies further ahead: it is by a client's clock,
-    which may be wrong."""
+    """Return the time of a heartbeat; 0 if it lies further ahead: a client's clock may be wrong."""
     return heartbeat if heartbeat <= now_ms + ahead_ms else 0
 
 
@@ -103,14 +96,12 @@ def newest_old_ms(now_ms: int, age_ms: int) -> int:
 
 
 def list_rows(context: Context, wanted: Span, on_row: OnRow) -> Iterator[Row]:
-    """Yield the rows of `stored_rows`, and report each."""
     for row in stored_rows(context, wanted):
         on_row(wanted.table)
         yield row
 
 
 def leave_out(statuses: Iterable[Status]) -> RowExclusion:
-    """Return the filter that leaves rows with these statuses out of a scan."""
     return RowExclusion(FAMILY, STATUS, frozenset(status.encoded for status in statuses))
 
 
@@ -150,8 +141,7 @@ def scan_in_steps(
     first_ms: int = 600_000,
 ) -> Iterator[Row]:
     """Yield the unfinished rows of a span of one salt bucket, and after each store scan a row
-    without cells that marks the position. The scans go back in time; each reads forward, since
-    HBase is slow in reverse.
+    without cells that marks the position. Scans go back in time; each reads forward, as is fast.
 
     The store does not report how many finished rows it skips. So the time that a scan covers adapts
     to step_ms, and times without rows are skipped. first_ms: the time that the first scan covers.

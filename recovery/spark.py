@@ -19,16 +19,7 @@ from re import fullmatch
 from tempfile import TemporaryDirectory
 from typing import Any, NamedTuple
 
-from recovery.findings import (
-    GRACE_MS,
-    RETENTION_MS,
-    Ages,
-    CheckOptions,
-    FindingResult,
-    Tally,
-    finding_document,
-    result_document,
-)
+from recovery import findings
 from recovery.fsck import check_data, check_transactions, handle_findings, list_data, require_tables
 from recovery.opening import open_store_of
 from recovery.tables import check_counts
@@ -70,21 +61,20 @@ class Inspection:
 
     uri: str = field(repr=False)
     transactions: str
-    ages: Ages
+    ages: findings.Ages
     repairs: bool = False
     policy: Policy | None = None
 
 
 class Share(NamedTuple):
-    """Part of the transaction table or a data table; or, if fenced, tables whose lock counts to
-    check."""
+    """Part of the transaction table or a data table; counted: tables whose lock counts to check."""
 
     span: Span
     is_data: bool
     counted: Sequence[bytes] = ()
 
 
-Reported = FindingResult | Tally
+Reported = findings.FindingResult | findings.Tally
 """A finding of a task or, at its end, the rows and young items that it counted."""
 
 
@@ -93,8 +83,8 @@ def fsck(
     uri: str,
     *,
     transactions: str = TRANSACTIONS,
-    grace_ms: int = GRACE_MS,
-    retention_ms: int = RETENTION_MS,
+    grace_ms: int = findings.GRACE_MS,
+    retention_ms: int = findings.RETENTION_MS,
     scan: Collection[str | bytes] = (),
     repair: bool = False,
     partitions: int | None = None,
@@ -109,7 +99,7 @@ def fsck(
     when this returns, transactions first, and the data frame has the results. Raises StoreError,
     and InvalidRequestError for an absent table or store.
     """
-    wanted = Inspection(uri, transactions, Ages(grace_ms, retention_ms), repair, policy)
+    wanted = Inspection(uri, transactions, findings.Ages(grace_ms, retention_ms), repair, policy)
     shares = plan_shares(wanted, scan, partitions, spark.sparkContext.defaultParallelism)
     found = (repair_shares if repair else find_on_executors)(spark, wanted, shares)
     return spark.createDataFrame(found.flatMap(list_lines), FINDINGS_SCHEMA, verifySchema=False)
@@ -166,22 +156,20 @@ def repair_shares(
     return spark.sparkContext.union(kept)
 
 
-def list_lines(found: Reported) -> list[tuple[str | None, ...]]:
-    """Return the line of a finding, in the order of COLUMNS, or none for another report."""
-    if isinstance(found, Tally):
-        return []
+def list_lines(found: Reported) -> Iterator[tuple[str | None, ...]]:
+    """Yield the line of a finding, in the order of COLUMNS, or none for another report."""
+    if isinstance(found, findings.Tally):
+        return
     finding, result = found
-    document, key = finding_document(finding), finding.key
+    document, key = findings.finding_document(finding), finding.key
     names = (key.table, key.row, key.family, key.column) if key else (None,) * 4
-    became = result_document(result) if result else {}
-    return [
-        (
-            *(document[name] for name in ("kind", "severity", "transaction")),
-            *(None if name is None else escape(name) for name in names),
-            json.dumps(document["facts"], ensure_ascii=False),
-            *(became.get(name) for name in ("result", "why")),
-        )
-    ]
+    became = findings.result_document(result) if result else {}
+    yield (
+        *(document[name] for name in ("kind", "severity", "transaction")),
+        *(None if name is None else escape(name) for name in names),
+        json.dumps(document["facts"], ensure_ascii=False),
+        *(became.get(name) for name in ("result", "why")),
+    )
 
 
 @contextmanager
@@ -216,8 +204,8 @@ class FindingsReader(DataSourceReader):
         options.check(OPTIONS)
         check_columns(schema, FINDINGS_SCHEMA)
         access = options.access()
-        grace_ms = options.whole("graceMs", GRACE_MS, 0)
-        ages = Ages(grace_ms, options.whole("retentionMs", RETENTION_MS, 0))
+        grace_ms = options.whole("graceMs", findings.GRACE_MS, 0)
+        ages = findings.Ages(grace_ms, options.whole("retentionMs", findings.RETENTION_MS, 0))
         name = as_bytes("transactions", access.transactions).decode()
         self._wanted = Inspection(access.uri, name, ages, policy=access.policy)
         self._scan = options.names("scan")
@@ -237,8 +225,7 @@ class FindingsReader(DataSourceReader):
 # ---------------------------------------------------------------------------------- in a task
 
 
-_OPENED = ExitStack()
-"""The open resources of this process, for all its tasks."""
+_OPENED = ExitStack()  # the open resources of this process, for all its tasks
 
 
 @cache
@@ -252,18 +239,19 @@ def _open_context(uri: str, transactions: str, policy: Policy | None) -> Context
 def inspect_shares(wanted: Inspection, shares: Iterable[Share]) -> Iterator[Reported]:
     """Yield the findings of the shares, repaired if wanted, and the other reports."""
     context = _open_context(wanted.uri, wanted.transactions, wanted.policy)
-    tally = Tally()
+    tally = findings.Tally()
 
     def count(table: bytes) -> None:
         tally.rows += 1
 
     for share in shares:
         if share.counted:
-            findings = check_counts(context, share.counted)
+            found = check_counts(context, share.counted)
         else:
             check = check_data if share.is_data else check_transactions
-            findings = check(context, share.span, CheckOptions(wanted.ages, count, tally.young))
-        yield from handle_findings(context, findings, do_repair=wanted.repairs)
+            options = findings.CheckOptions(wanted.ages, count, tally.young)
+            found = check(context, share.span, options)
+        yield from handle_findings(context, found, do_repair=wanted.repairs)
     yield tally
 
 

@@ -29,8 +29,8 @@ _MARKS = re.compile(
 )
 COMMANDS = {
     "ensure_table": "`txn table create`",
-    "transactions, salt_buckets, policy, on_event and protocol are the server's own": (
-        "the server has its own --transactions and --protocol: leave them out"
+    "transactions, salt_buckets, policy, on_event, protocol and rows are of the server": (
+        "the server has its own --transactions, --protocol and --rows: leave them out"
     ),
     "name its transaction table": "name its transaction table with --transactions",
     ": use Delete": ': write {"delete": key}',

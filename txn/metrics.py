@@ -16,17 +16,8 @@ from txn.host.forks import start_in_each_process
 from txn.text import escape
 
 with import_extra("metrics"):
-    from prometheus_client import (
-        CONTENT_TYPE_LATEST,
-        REGISTRY,
-        CollectorRegistry,
-        Counter,
-        Gauge,
-        Histogram,
-        generate_latest,
-        make_wsgi_app,
-        multiprocess,
-    )
+    import prometheus_client
+    from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram, multiprocess
     from prometheus_client.registry import Collector
 
 # From a call in memory to a call that waited for a lock TTL.
@@ -36,12 +27,9 @@ SECONDS = (
 )
 TRANSACTIONS = (1, 2, 4, 8, 16, 32, 64, 128, 256)
 MOST_TABLES = 100
-OTHER = "other"
-"""The label of all tables after the first ones, because a metric's labels must be bounded."""
-
+OTHER = "other"  # all tables after the first ones, as a metric's labels must be bounded
 SHARED_FOLDER = "PROMETHEUS_MULTIPROC_DIR"
-"""The variable that names a folder in which several processes count, to be added up. Set it before
-this module is imported."""
+"""Names a folder in which several processes count. Set it before this module is imported."""
 
 
 class _Children(dict[tuple[Any, ...], Any]):
@@ -57,7 +45,7 @@ class Metrics:
     """Counts requests, phases, conflicts, help for other clients, store calls, batches and queues.
     One instance per registry, shared by any number of engines."""
 
-    def __init__(self, registry: CollectorRegistry = REGISTRY) -> None:
+    def __init__(self, registry: CollectorRegistry = prometheus_client.REGISTRY) -> None:
         def counter(name: str, about: str, *labels: str) -> Counter:
             return Counter(f"hbase_txn_{name}_total", about, labels, registry=registry)
 
@@ -69,30 +57,22 @@ class Metrics:
 
         self._commits = histogram("commit_seconds", "Time from a request to its result", "outcome")
         self._tries = counter("tries", "Transactions begun for requests")
-        about = "Time that a batch of transactions spent in a phase"
+        about = "Time that a batch spent in a phase"
         self._seconds = histogram("phase_seconds", about, "phase", "outcome")
         about = "Transactions that passed a phase, or left the commit path in it"
         self._transactions = counter("phase_transactions", about, "phase", "outcome")
         self._conflicts = counter("conflicts", "Locks that somebody else held", "table")
         about = "Transactions of others that were ended, or whose locks were freed"
         self._helped = counter("helped", about, "action")
-        about = "Time that a call of the store took"
-        self._calls = histogram("store_seconds", about, "call", "outcome")
+        self._calls = histogram("store_seconds", "Time of a call of the store", "call", "outcome")
         about = "Keys, edits and checks given to the store, and rows found by its scans"
         self._items = counter("store_items", about, "call")
-        about = "Calls of the store that failed and were sent again"
-        self._retries = counter("store_retries", about, "call")
-        about = "Work of threads behind the clients that failed and was done again"
-        self._failures = counter("background_failures", about, "work")
+        self._retries = counter("store_retries", "Failed calls of the store, sent again", "call")
+        self._failures = counter("background_failures", "Work of threads, done again", "work")
         about = "Requests that went together as one batch"
         self._gathered = histogram("gathered_transactions", about, buckets=TRANSACTIONS)
-        self._queues = Gauge(
-            "hbase_txn_queue_length",
-            "Requests and transactions that wait",
-            ["queue"],
-            registry=registry,
-            multiprocess_mode="livesum",
-        )
+        name, about = "hbase_txn_queue_length", "Requests and transactions that wait"
+        self._queues = Gauge(name, about, ["queue"], registry=registry, multiprocess_mode="livesum")
         self._tables: set[bytes] = set()
         self._children = _Children()
         # Start series of rare events at 0, because Prometheus sees no increase in a series that
@@ -175,7 +155,8 @@ class Metrics:
 def render_metrics(registry: CollectorRegistry | None = None) -> tuple[bytes, str]:
     """Return the page that Prometheus reads at `/metrics`, and its content type. None: the metrics
     of all processes that share a folder, or else of this one."""
-    return generate_latest(registry or _choose_registry()), CONTENT_TYPE_LATEST
+    page = prometheus_client.generate_latest(registry or _choose_registry())
+    return page, prometheus_client.CONTENT_TYPE_LATEST
 
 
 def make_metrics_app(*collectors: Collector) -> Callable[..., Any]:
@@ -183,7 +164,7 @@ def make_metrics_app(*collectors: Collector) -> Callable[..., Any]:
     registry = CollectorRegistry()
     for each in (_choose_registry(), *collectors):
         registry.register(each)
-    app: Callable[..., Any] = make_wsgi_app(registry)
+    app: Callable[..., Any] = prometheus_client.make_wsgi_app(registry)
     return app
 
 
@@ -194,7 +175,7 @@ def forget_process(process: int) -> None:
 
 def _choose_registry() -> CollectorRegistry:
     if SHARED_FOLDER not in os.environ:
-        return REGISTRY
+        return prometheus_client.REGISTRY
     shared = CollectorRegistry()
     multiprocess.MultiProcessCollector(shared)  # type: ignore[no-untyped-call]
     return shared

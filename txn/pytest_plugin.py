@@ -113,7 +113,7 @@ def start_emulator(ends: ExitStack) -> RunningEmulator:
     try:
         with import_extra("emulator"):
             from txn.emulator.serving import NAMES, Hosted, open_services  # noqa: PLC0415
-            from txn.server.listening import listen  # noqa: PLC0415
+            from txn.server.options import listen  # noqa: PLC0415
             from txn.server.ports import Server  # noqa: PLC0415
     except ModuleNotFoundError as error:
         raise pytest.fail.Exception(str(error), pytrace=False) from None

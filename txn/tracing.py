@@ -15,17 +15,8 @@ from dataclasses import dataclass
 from functools import cache
 from typing import TYPE_CHECKING, Any
 
-from txn.events import (
-    CommitOutcome,
-    Conflict,
-    Event,
-    Listener,
-    Phase,
-    Retried,
-    guard,
-    name_outcome,
-    result_of,
-)
+from txn import events
+from txn.events import CommitOutcome, Conflict, Event, Listener, Phase, Retried
 from txn.host.extras import import_extra
 from txn.request import Committed, Request
 from txn.text import escape, explain_failure, holder_text, key_text
@@ -34,9 +25,7 @@ if TYPE_CHECKING:
     from opentelemetry.context import Context
     from opentelemetry.trace import Span, Tracer
 
-Headers = Mapping[str, str]
-"""W3C's `traceparent`, and `tracestate` if there is one."""
-
+Headers = Mapping[str, str]  # W3C's `traceparent`, and `tracestate` if there is one
 W3C = ("traceparent", "tracestate")
 NAME = "txn.commit"
 API = "opentelemetry.trace"
@@ -54,7 +43,6 @@ class Trace:
 
     @property
     def headers(self) -> Headers:
-        """The headers that make a server's spans children of this one."""
         from opentelemetry.trace import set_span_in_context  # noqa: PLC0415
 
         return _inject(set_span_in_context(self._span))
@@ -89,7 +77,7 @@ class Trace:
         """
         from opentelemetry.trace import StatusCode  # noqa: PLC0415
 
-        outcome = name_outcome(result)
+        outcome = events.name_outcome(result)
         happened = HAPPENED.get(outcome, "no")
         row_key = getattr(result, "transaction", None) or transaction
         self._span.set_attribute("txn.outcome", outcome)
@@ -107,8 +95,7 @@ class Trace:
         self._span.end()
 
     def end_future(self, future: Future[Committed]) -> None:
-        """End the span with the result of a future that is done."""
-        self.end(result_of(future))
+        self.end(events.result_of(future))
 
 
 def begin_traces(requests: Sequence[Request], *, remote: bool) -> list[Trace | None]:
@@ -132,7 +119,6 @@ def begin_traces(requests: Sequence[Request], *, remote: bool) -> list[Trace | N
 
 
 def list_headers(traces: Sequence[Trace | None]) -> list[Headers | None]:
-    """Return the headers of each span, for the server that handles its request."""
     return [None if trace is None else trace.headers for trace in traces]
 
 
@@ -155,7 +141,7 @@ def watch_batch(known: Mapping[bytes, Trace | None], on_event: Listener) -> List
                 for trace in traces.values():
                     trace.add_event(event)
 
-    return guard(report)
+    return events.guard(report)
 
 
 def capture_trace() -> dict[str, str]:
@@ -169,9 +155,7 @@ def capture_trace() -> dict[str, str]:
 
 def continue_trace(headers: Headers | None) -> AbstractContextManager[None]:
     """Continue under a context that was captured elsewhere, if this process traces."""
-    if not headers or not _has_api():
-        return nullcontext()
-    return _attach(_extract(headers))
+    return _attach(_extract(headers)) if headers and _has_api() else nullcontext()
 
 
 def continue_traces(headers: Sequence[Headers | None]) -> AbstractContextManager[None]:

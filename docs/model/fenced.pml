@@ -6,7 +6,8 @@
  *  - nobody has to take a next step: every state is also one in which a client has died;
  *  - properties, must(...), may speak of ghosts, which no process reads;
  *  - -DSHAPE=n says what the transactions do; -DWITHOUT_... takes a rule out;
- *  - -DSINGLES makes every transaction but the first one of one unit, which has no row;
+ *  - -DROWLESS=n: transactions from the n-th on have no row: all their units lie in one region;
+ *  - -DSPLIT: the region of the second may be split; the third is its owner's ordinary attempt then;
  *  - -DREADS adds a reader, and takes owners step by step, and fsck, away; -DRETIRES adds the retiring
  *    of x; with -DWAITS who asks for two locks asks one by one, and waits for each.
  */
@@ -22,7 +23,11 @@
 #ifndef SHAPE
 #define SHAPE 1
 #endif
+#ifdef SPLIT
+#define TRANSACTIONS 3
+#else
 #define TRANSACTIONS 2
+#endif
 #if SHAPE == 1    /* both put both units */
 #define OP(t, k) PUT
 #elif SHAPE == 2  /* write skew: each reads what the other writes */
@@ -44,9 +49,22 @@
 #define TRANSACTIONS 3
 #define X_IS_ABSENT
 #define OP(t, k) (((k) == 0) * ((t) == 3 -> DELETE : PUT))
+#elif SHAPE == 11 /* three: one puts both units, and write skew of the others */
+#undef TRANSACTIONS
+#define TRANSACTIONS 3
+#define OP(t, k) ((t) == 1 || (t) == (k) + 2 -> PUT : ASSERT)
+#elif SHAPE == 12 /* three: two put both units, one asserts x and deletes y */
+#undef TRANSACTIONS
+#define TRANSACTIONS 3
+#define OP(t, k) ((t) != 3 -> PUT : ((k) == 0 -> ASSERT : DELETE))
+#elif SHAPE == 13 /* one puts both units, the other asserts x and puts y */
+#define OP(t, k) ((t) == 1 || (k) == 1 -> PUT : ASSERT)
+#elif SHAPE == 14 /* one puts x, the other asserts x and puts y */
+#define OP(t, k) ((t) == 1 -> ((k) == 0) * PUT : ((k) == 0 -> ASSERT : PUT))
 #endif
 
-#ifdef MUTUAL     /* for shape 4: each asserts that the other's unit is as it was, and validates it */
+#if defined(MUTUAL) && !defined(ROWLESS)
+/* For shape 4: each asserts that the other's unit is as it was, and validates it. */
 #define VALIDATES(t) true
 #elif defined(KEYS) /* the first does */
 #define VALIDATES(t) ((t) == 1)
@@ -54,15 +72,23 @@
 #define VALIDATES(t) false
 #endif
 
-#ifdef SINGLES
-#define IS_SINGLE(t) ((t) != 1)
+#ifdef SPLIT
+#define IS_ATTEMPT(t) ((t) == 3)
+#define OTHER(t) ((t) == 1 -> 0 : 5 - (t)) /* the same owner's: one of them may commit */
 #else
-#define IS_SINGLE(t) false
+#define IS_ATTEMPT(t) false
+#define OTHER(t) 0
+#endif
+#ifdef ROWLESS
+#define IS_ROWLESS(t) ((t) >= ROWLESS && !IS_ATTEMPT(t))
+#else
+#define IS_ROWLESS(t) false
 #endif
 
 #define NEEDS(t, k)   (OP(t, k) != NOTHING)
 #define ASSERTS(t, k) (NEEDS(t, k) && OP(t, k) != BLIND)
 #define PUTS(t, k)    (OP(t, k) == PUT || OP(t, k) == BLIND)
+#define WRITES(t, k)  (PUTS(t, k) || OP(t, k) == DELETE)
 #define UNITS(t)      ((NEEDS(t, 0) -> 1 : 0) + (NEEDS(t, 1) -> 2 : 0))
 
 /* Values are named by who wrote them; 0 is no value. At first x has one, and y has none. */
@@ -165,9 +191,7 @@ inline ask_again(t, k) { /* with the new free value */
 #define MAY_DECIDE(t) (granted[t] == UNITS(t))
 #endif
 
-proctype Owner(byte t) {
-	byte done;
-again:
+inline read_units(t) { /* one by one */
 	do
 	:: atomic { NEEDS(t, 0) && !(done & 1) && holder[0] == 0 ->
 		read_unit(t, 0);
@@ -183,7 +207,13 @@ again:
 		:: done == UNITS(t) -> done = 0; break
 		:: else
 		fi }
-	od;
+	od
+}
+
+proctype Owner(byte t) {
+	byte done;
+again:
+	read_units(t);
 	/* The row and the locks, and the decision; what follows that is anybody's. It may give up at any time. */
 	do
 #ifdef WITHOUT_BOUNDED_WRITE
@@ -266,30 +296,89 @@ given_up: /* it alone decides, so it frees its locks, whether or not its row has
 #endif
 }
 
-/* A transaction of one unit: a read, and a compare-and-set of lock and values together. */
-#define OWN(t) (NEEDS(t, 0) -> 0 : 1)
+/* A transaction without a row: reads, and one request to its region, which compares all locks, and
+ * writes values and next locks. Anybody sends it. */
+#define CAN_BE_GRANTED(t, k) (holder[k] == 0 && n[k] == n_read[UNIT(t, k)])
+#define IS_NEXT(t, k) (n[k] == n_read[UNIT(t, k)] + 1)
 #ifdef WITHOUT_NAMES
 #define IS_MINE(t, k) (holder[k] == 0)
 #else
 #define IS_MINE(t, k) (by[k] == (t))
 #endif
-#define IS_NEXT(t, k) (n[k] == n_read[UNIT(t, k)] + 1)
-
-proctype Single(byte t) {
-	atomic { holder[OWN(t)] == 0 -> read_unit(t, OWN(t)) };
-	atomic { ask(t, OWN(t)); sent[t] = 1 };
-	/* No answer, and the unit is read. While it is as it was, nothing is settled. */
-	atomic { n[OWN(t)] != n_read[UNIT(t, OWN(t))] ->
-		if
-		:: IS_NEXT(t, OWN(t)) && IS_MINE(t, OWN(t)) -> must(TRUE_REPORT, decided[t])
-		:: IS_NEXT(t, OWN(t)) && !IS_MINE(t, OWN(t)) && !IS_STALE(t, OWN(t)) -> give_up(t)
-#ifdef WITHOUT_UNKNOWN_SINGLES
-		:: n[OWN(t)] > n_read[UNIT(t, OWN(t))] + 1 -> give_up(t)
+#ifdef WITHOUT_ASSERTED_CONDITIONS
+#define COMPARES(t, k) WRITES(t, k)
 #else
-		:: else /* others have come since: unknown */
+#define COMPARES(t, k) NEEDS(t, k)
 #endif
+#define IS_AS_READ(t, k) (!COMPARES(t, k) || CAN_BE_GRANTED(t, k) && !IS_STALE(t, k))
+#define CAN_COMMIT(t) (sent[t] && IS_AS_READ(t, 0) && IS_AS_READ(t, 1))
+
+inline look_whose(t, k) { /* after no answer, or a refusal, at a lock that it writes */
+	if
+	:: n[k] == n_read[UNIT(t, k)] && is_refused && !IS_STALE(t, k) -> goto refused
+#ifdef WITHOUT_LOOKING_AFTER_REFUSAL
+	:: n[k] == n_read[UNIT(t, k)] -> is_unchanged = 1
+#endif
+#ifdef WITHOUT_LOOKING_WHOSE
+	:: n[k] != n_read[UNIT(t, k)] -> goto refused
+#endif
+	:: IS_NEXT(t, k) && IS_MINE(t, k) -> must(TRUE_REPORT, decided[t]); goto ended
+	:: IS_NEXT(t, k) && !IS_MINE(t, k) && !IS_STALE(t, k) -> goto refused
+#ifdef WITHOUT_UNKNOWN_ROWLESS
+	:: n[k] > n_read[UNIT(t, k)] + 1 -> goto refused
+#endif
+	:: else /* as it was, and nothing is settled; or others have come since: unknown */
+	fi
+}
+
+inline fence(k) { /* it only counts a lock that the request compares */
+	put_lock(k, NEXT(n[k]), 0, 0, C[2]);
+	is_fenced = 1;
+	goto refused
+}
+
+proctype Rowless(byte t) {
+	byte done;
+	bit is_refused, is_unchanged, is_fenced;
+again:
+	read_units(t);
+#ifdef SPLIT
+	if
+	:: sent[t] = 1
+	:: atomic { t == 2 -> C[3] = C[2]; run Owner(3); goto ended } /* nothing is in flight */
+	fi;
+#else
+	sent[t] = 1;
+#endif
+	do
+	/* A refusal: by now it has taken effect, as each lock that it writes shows from here on, or never
+	 * will. Without a lock that it only asserts, the locks show that anyway. */
+	:: atomic { (OP(t, 0) == ASSERT || OP(t, 1) == ASSERT) && !is_refused && !CAN_COMMIT(t) ->
+		is_refused = 1;
+		if
+		:: is_unchanged -> goto refused
+		:: else
+		fi }
+	:: atomic { WRITES(t, 0) -> look_whose(t, 0) }
+	:: atomic { WRITES(t, 1) -> look_whose(t, 1) }
+#ifdef SPLIT /* and an earlier request may be in flight */
+#ifdef WITHOUT_FENCE
+	:: atomic { t == 2 -> C[3] = C[2]; run Owner(3); goto ended }
+#endif
+	:: atomic { t == 2 && !is_fenced && WRITES(2, 0) && CAN_BE_GRANTED(2, 0) -> fence(0) }
+	:: atomic { t == 2 && !is_fenced && WRITES(2, 1) && CAN_BE_GRANTED(2, 1) -> fence(1) }
+#endif
+	od;
+refused:
+	atomic {
+		must(TRUE_REPORT, !decided[t] && !CAN_COMMIT(t));
+		is_refused = 0; is_unchanged = 0;
+		if
+		:: give_up(t); goto ended
+		:: sent[t] = 0; goto again /* read and evaluate again */
 		fi
 	};
+ended:
 	false
 }
 #endif
@@ -322,9 +411,19 @@ proctype Single(byte t) {
 #define FINISHES_BLINDLY(t, k) (yes[t] && IN_FLIGHT(t, k))
 #endif
 
-#define CAN_BE_GRANTED(t, k) (holder[k] == 0 && n[k] == n_read[UNIT(t, k)])
-
 #ifdef READS
+#ifdef MUTUAL /* it asserts that the unit is as it was at first */
+#define IS_TRUE_OF(t, k) (OP(t, k) != ASSERT || value[k] == was[k])
+#else
+#define IS_TRUE_OF(t, k) true
+#endif
+#define CAN_BE_READ(t, k) (!NEEDS(t, k) || holder[k] == 0 && IS_TRUE_OF(t, k))
+inline read_needed(t, k) {
+	if
+	:: NEEDS(t, k) -> read_unit(t, k)
+	:: else
+	fi
+}
 #define LAST_OF_ALL GONE
 #else
 #define LAST_OF_ALL PURGED
@@ -338,19 +437,21 @@ proctype Anybody() {
 		select(k : 0 .. 1);
 		if
 		/* The row's first write lands; late, below what is there, or masked, it does nothing. */
-		:: !IS_SINGLE(t) && k == 0 && status[t] == ABSENT && IS_ROW_SENT(t) -> status[t] = 0
+		:: !IS_ROWLESS(t) && k == 0 && status[t] == ABSENT && IS_ROW_SENT(t) -> status[t] = 0
 #ifdef WITHOUT_POISON_ABOVE
 		:: k == 0 && status[t] == 7 && poisoned[t] && IS_ROW_SENT(t) -> status[t] = 0; poisoned[t] = 0
 #endif
 #ifdef READS
 		/* It reads and asks for a lock in one step: the counter proves that the unit is as it was. */
-		:: NEEDS(t, k) && !(sent[t] & BIT(k)) && holder[k] == 0 ->
+		:: NEEDS(t, k) && !(sent[t] & BIT(k)) && holder[k] == 0 && !IS_ROWLESS(t) ->
 			read_unit(t, k);
 			sent[t] = sent[t] | BIT(k);
-			if
-			:: IS_SINGLE(t) -> commit_unit(t, k)
-			:: else -> grant(t, k, c)
-			fi
+			grant(t, k, c)
+		:: k == 0 && IS_ROWLESS(t) && !sent[t] && CAN_BE_READ(t, 0) && CAN_BE_READ(t, 1) ->
+			sent[t] = 1;
+			read_needed(t, 0);
+			read_needed(t, 1);
+			commit_rowless(t)
 #ifdef KEYS
 		/* It reads the other's unit before it asks for anything, and looks whether it was taken since. */
 		:: k == 2 - t && VALIDATES(t) && !sent[t] && holder[k] == 0 && value[k] == was[k] ->
@@ -364,11 +465,9 @@ proctype Anybody() {
 			yes[t] = 1
 #else
 		/* A lock request lands, the first time or later. */
-		:: SENT(t, k) && NEEDS(t, k) && !IS_STALE(t, k) && CAN_BE_GRANTED(t, k) ->
-			if
-			:: IS_SINGLE(t) -> commit_unit(t, k)
-			:: else -> grant(t, k, c)
-			fi
+		:: SENT(t, k) && NEEDS(t, k) && !IS_ROWLESS(t) && !IS_STALE(t, k) && CAN_BE_GRANTED(t, k) ->
+			grant(t, k, c)
+		:: k == 0 && IS_ROWLESS(t) && CAN_COMMIT(t) -> commit_rowless(t)
 #endif
 		/* Aborting a living transaction is safe: no lease is modelled. */
 		:: k == 0 && status[t] == 0 -> status[t] = 6
@@ -382,13 +481,13 @@ proctype Anybody() {
 #else
 		:: k == 0 && status[t] == ABSENT -> poison(t)
 		/* At GONE the compare says yes, and nothing is seen. For NAMELESS it has to have decided: else 7. */
-		:: k == 0 && status[t] == LAST_OF_ALL && !IS_SINGLE(t) ->
+		:: k == 0 && status[t] == LAST_OF_ALL && !IS_ROWLESS(t) ->
 			status[t] = (decided[t] -> NAMELESS : 7)
 #endif
 		:: holder[k] == t && MAY_BE_FREED(t) -> release(k)
 		:: k == 0 && (status[t] == 6 || rewritten[t]) -> status[t] = 7
 		/* The finish: of anybody, compared; of the owner that heard "yes", whatever is there. */
-		:: NEEDS(t, k) && decided[t] && holder[k] == t && !IS_SINGLE(t) -> finish(t, k)
+		:: NEEDS(t, k) && decided[t] && holder[k] == t && !IS_ROWLESS(t) -> finish(t, k)
 		:: NEEDS(t, k) && FINISHES_BLINDLY(t, k) -> finish(t, k)
 #ifdef WITHOUT_VALUE_AND_LOCK_TOGETHER
 		:: NEEDS(t, k) && decided[t] && holder[k] == t -> free_lock(t, k)
@@ -425,7 +524,7 @@ proctype Anybody() {
 		:: k == 0 && status[t] == 6 -> status[t] = 0
 #endif
 #else
-		:: k == 0 && status[t] == LAST_OF_ALL && !IS_SINGLE(t) -> status[t] = (decided[t] -> 5 : 7)
+		:: k == 0 && status[t] == LAST_OF_ALL && !IS_ROWLESS(t) -> status[t] = (decided[t] -> 5 : 7)
 #endif
 #ifdef WITHOUT_ROW_MARKER
 		/* A late duplicate of the row's first write. */
@@ -465,7 +564,7 @@ init {
 #endif
 		for (t : 1 .. TRANSACTIONS) {
 			if
-			:: IS_SINGLE(t) -> status[t] = PURGED
+			:: IS_ROWLESS(t) -> status[t] = PURGED
 			:: else
 			fi;
 #ifndef READS
@@ -474,7 +573,8 @@ init {
 			:: C[t] = AHEAD
 			fi;
 			if
-			:: IS_SINGLE(t) -> run Single(t)
+			:: IS_ROWLESS(t) -> run Rowless(t)
+			:: IS_ATTEMPT(t) -> C[t] = 0
 			:: else -> run Owner(t)
 			fi
 #endif

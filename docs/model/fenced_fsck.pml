@@ -9,7 +9,7 @@ proctype Fsck() {
 			end_value[k] = value[k]; end_holder[k] = holder[k];
 		}
 		for (f : 1 .. TRANSACTIONS) {
-			must(RECOVERABLE, IS_SINGLE(f) || !decided[f] || status[f] == 2 || status[f] == 5
+			must(RECOVERABLE, IS_ROWLESS(f) || !decided[f] || status[f] == 2 || status[f] == 5
 				|| status[f] >= GONE);
 			/* What is told of the outcome. */
 			must(TRUE_REPORT, status[f] < 6 || IS_UNKNOWN(f) || !decided[f]);

@@ -181,7 +181,7 @@ inline poison(t) {
 
 inline report_failure(t) {
 	failed[t] = 1;
-	must(TRUE_REPORT, !decided[t])
+	must(TRUE_REPORT, !decided[t] && !decided[OTHER(t)])
 }
 
 #ifdef READS
@@ -200,7 +200,8 @@ inline report_failure(t) {
 
 inline take_place(t) { /* the commit point: its place in the serial order */
 	must(SERIALISABLE, IS_TRUE(t, 0) && IS_TRUE(t, 1));
-	must(TRUE_REPORT, !failed[t]);
+	must(TRUE_REPORT, !failed[t] && !failed[OTHER(t)]);
+	must(COMMITS_ONCE, !decided[t] && !decided[OTHER(t)]);
 #ifdef KEYS
 	must(RANGES_HOLD, !VALIDATES(t) || !overtaken[t]);
 #endif
@@ -246,10 +247,19 @@ inline grant(t, k, c) {
 	c = 0
 }
 
-/* With one unit it is the whole transaction: the values, and a free lock that names it. */
-inline commit_unit(t, k) {
+/* A request without a row is the whole transaction. */
+inline commit_rowless(t) {
 	take_place(t);
-	put_value(t, k);
-	put_lock(k, NEXT(n_read[UNIT(t, k)]), 0, t, C[t]);
-	must(LAST_COMMIT_SEEN, FREE_SHOWS_LAST(k))
+	commit_unit(t, 0);
+	commit_unit(t, 1);
+	must(LAST_COMMIT_SEEN, FREE_SHOWS_LAST(0) && FREE_SHOWS_LAST(1))
+}
+
+inline commit_unit(t, k) { /* the values, and a free lock that names it */
+	if
+	:: WRITES(t, k) ->
+		put_value(t, k);
+		put_lock(k, NEXT(n_read[UNIT(t, k)]), 0, t, C[t])
+	:: else
+	fi
 }

@@ -16,3 +16,4 @@
 #define RECOVERABLE      8 /* fsck ends all: the decided are whole, the others leave nothing */
 #define NO_CIRCLE       10 /* who waits for each other's locks is no circle */
 #define INSTANT         11 /* a snapshot shows the state at its instant, which there was */
+#define COMMITS_ONCE    12 /* no transaction commits twice */

@@ -39,18 +39,13 @@ SHOWN_EVERY = 100  # rows: to show each would take longer than reading it
 
 StoreOption = Annotated[
     str,
-    typer.Option(
-        "--store", envvar="TXN_STORE", metavar="URI", help="The store, such as embedded:///data."
-    ),
+    typer.Option("--store", envvar="TXN_STORE", metavar="URI", help="Such as embedded:///data."),
 ]
 TransactionsOption = Annotated[
     str, typer.Option("--transactions", help="The transaction table.", metavar="TABLE")
 ]
 LOCKS = typer.Option(
-    "--locks",
-    envvar="TXN_LOCKS",
-    metavar="URI",
-    help="The lock manager: zookeeper://host:port/base, or any store.",
+    "--locks", envvar="TXN_LOCKS", metavar="URI", help="zookeeper://host:port/base, or any store."
 )
 LocksOption = Annotated[str, LOCKS]
 MaybeLocksOption = Annotated[str | None, LOCKS]
@@ -78,7 +73,6 @@ class Duration(int):
 
 
 def parse_age(text: str | Duration) -> Duration:
-    """Return the duration in an option's text, or raise typer.BadParameter."""
     try:
         return text if isinstance(text, Duration) else Duration(parse_duration(text))
     except InvalidRequestError as error:
@@ -205,7 +199,6 @@ class LineFormatter(logging.Formatter):
 
 
 def write_log(form: str) -> None:
-    """Let warnings and errors go to the standard error in this form."""
     handler = logging.StreamHandler()
     handler.setFormatter(LineFormatter(form))
     logging.basicConfig(handlers=[handler])
@@ -241,7 +234,6 @@ def print_table(headings: Sequence[str], rows: Iterable[Sequence[str]]) -> None:
 
 
 def parse_setting(text: str) -> tuple[str, str]:
-    """Return the name and the value of `NAME=VALUE`, or raise typer.BadParameter."""
     name, equals, value = text.partition("=")
     if not (equals and name.strip()):
         raise typer.BadParameter(f"write NAME=VALUE, not {text}", param_hint="'--set'")
@@ -249,13 +241,11 @@ def parse_setting(text: str) -> tuple[str, str]:
 
 
 def print_line(line: str) -> None:
-    """Print a line of text, cut to the width of a terminal."""
     line, width = show_text(line.rstrip()), find_width()
     typer.echo(fit_text(line, width) if width else line)
 
 
 def fit_text(text: str, width: int) -> str:
-    """Return the text, cut to this width and marked with `…` if it is wider."""
     line = Text(text)
     line.truncate(width, overflow="ellipsis")
     return line.plain

@@ -20,13 +20,15 @@ from recovery.convert import find_databases, find_obstacles, find_table_obstacle
 from recovery.convert import take_over as take_over_table
 from recovery.doctor import Verdict, examine
 from recovery.findings import RETENTION_MS
+from recovery.fsck import require_tables
 from recovery.opening import open_any_store, open_store_of
 from recovery.text import error_text
 from txn.client.connect import connect
 from txn.documents import Document
 from txn.errors import InvalidRequestError
 from txn.protocol.protocols import is_of_earlier_version
-from txn.protocol.statuses import ProtocolName
+from txn.protocol.statuses import KeptRows, ProtocolName
+from txn.stores.hbase.base import HBaseTables
 from txn.stores.options import hide_login
 from txn.text import escape, show_text
 
@@ -34,29 +36,35 @@ STYLES = {Verdict.FINE: "green", Verdict.CAUTION: "yellow", Verdict.WRONG: "red"
 UNNOTICED = "no client may be connected meanwhile, since one that stays connected does not notice"
 STOPPED = "Is every client stopped?"
 
+RowsOption = Annotated[
+    KeptRows | None,
+    Option(help="Whether each fenced transaction leaves a row, or only where needed (default)."),
+]
 TableArgument = Annotated[str, typer.Argument(metavar="TABLE", help="The name of the table.")]
 
-table_app = typer.Typer(help="List, create and take over tables.", no_args_is_help=True)
+table_app = typer.Typer(help="List, create and change tables.", no_args_is_help=True)
 
 
 def init(
     *,
     protocol: ProtocolName | None = Option(None, help="A new database gets six-phase by default."),
+    rows: RowsOption = None,
     store: common.StoreOption,
     transactions: common.TransactionsOption = common.DEFAULT_TRANSACTIONS,
     as_json: common.JsonOption = False,
 ) -> None:
     """Make the transaction table, and the store itself if it is new, and choose the protocol.
 
-    A database that exists keeps its protocol. Asking for another one is an error, exit code 2: see
-    `txn convert`.
+    A database that exists keeps its protocol and `--rows`. Asking for others is an error, exit code
+    2: see `txn convert`.
 
     Example: txn init --store embedded:///var/lib/app
     """
-    with connect(store, transactions=transactions, protocol=protocol) as engine:
-        name = engine.context.rules.name
-    line = f"transaction table {transactions} has the protocol {name}"
-    common.print_result(as_json, {"transactions": transactions, "protocol": name}, line)
+    with connect(store, transactions=transactions, protocol=protocol, rows=rows) as engine:
+        rules = engine.context.rules
+    line = f"transaction table {transactions} has the protocol {rules}"
+    document = {"transactions": transactions, "protocol": rules.name, "rows": rules.rows}
+    common.print_result(as_json, document, line)
 
 
 def ping(
@@ -82,6 +90,7 @@ def ping(
 def convert(
     protocol: ProtocolName = Argument(help="The protocol to change to."),
     *,
+    rows: RowsOption = None,
     scan: list[str] | None = Option(
         None, metavar="TABLE", help="A table that transactions write to; repeat it for each one."
     ),
@@ -95,7 +104,8 @@ def convert(
     transactions: common.TransactionsOption = common.DEFAULT_TRANSACTIONS,
     as_json: common.JsonOption = False,
 ) -> None:
-    """Change the protocol of a database that no client uses and that has no transaction rows left.
+    """Change the protocol of a database that no client uses and that has no transaction rows left,
+    or, whatever rows it has, its `--rows`.
 
     Exit code 0: it has the protocol. 1: refused, with what stands in the way and what to do.
 
@@ -112,15 +122,17 @@ def convert(
             change = f"from {found} to {protocol}, in every table that is written"
             document = {"found": found, "protocol": found}
             _require_no_obstacles(find, change, document, yes, as_json)
-        elif is_of_earlier_version(context):
-            change = f"to {protocol} of this version"
+        elif is_of_earlier_version(context) or rows not in (None, context.rules.rows):
+            change = f"to rows: {rows}" if rows else f"to {protocol} of this version"
             common.confirm(f"{change}: {UNNOTICED}", STOPPED, yes)
-        deleted = convert_database(context, protocol, tables)
-    was = "had it already" if found == protocol else f"was {found}"
+        deleted = convert_database(context, protocol, tables, rows=rows)
+    had = f"was {context.rules.rows}" if rows else "had it already"
+    was = had if found == protocol else f"was {found}"
+    shown = f"{protocol}, rows: {rows}" if rows else protocol
     common.print_result(
         as_json,
         {"found": found, "protocol": protocol, "deleted": deleted, "obstacles": []},
-        f"{transactions} is {protocol} ({was}); leftover cells deleted: {deleted}",
+        f"{transactions} is {shown} ({was}); leftover cells deleted: {deleted}",
     )
 
 
@@ -216,6 +228,7 @@ def list_command(store: common.StoreOption, as_json: common.JsonOption = False) 
                 "databases": [each and escape(each) for each in sorted(found.databases, key=str)],
                 "protocol": found.protocol,
                 "refusals": found.refusals and list(found.refusals),
+                "endpoint": found.endpoint,
             }
             common.print_json(document)
         return
@@ -225,8 +238,9 @@ def list_command(store: common.StoreOption, as_json: common.JsonOption = False) 
         allowed = "unknown" if found.refusals is None else "yes"
         safe = f"no: {error_text(found.refusals[0])}" if found.refusals else allowed
         row = (escape(found.name), " ".join(map(escape, found.families)), " ".join(databases))
-        rows.append((*row, found.protocol or "", safe))
-    common.print_table(("table", "families", "database", "protocol", "safe"), rows)
+        endpoint = {None: "", True: "yes", False: "no"}[found.endpoint]
+        rows.append((*row, found.protocol or "", endpoint, safe))
+    common.print_table(("table", "families", "database", "protocol", "endpoint", "safe"), rows)
 
 
 @table_app.command("create")
@@ -246,6 +260,34 @@ def create(
         engine.ensure_table(table, families)
     line = f"table {table} has the families {', '.join(families)}"
     common.print_result(as_json, {"table": table, "families": families}, line)
+
+
+@table_app.command("endpoint")
+def add_endpoint(
+    tables: list[str] = Argument(metavar="TABLE", help="The names of tables."),
+    *,
+    store: common.StoreOption,
+    as_json: common.JsonOption = False,
+) -> None:
+    """Let tables name HBase's endpoint, so that one request changes many rows of a region.
+
+    New tables name it; the regions of others reopen. Through a gateway this prints the commands for
+    HBase's shell instead, with exit code 1.
+
+    Example: txn table endpoint accounts txn
+    """
+    command: str | None = None
+    with open_any_store(store, common.DEFAULT_TRANSACTIONS) as context:
+        require_tables(context, [table.encode() for table in tables])
+        for table in tables:
+            line, has_endpoint = f"table {table}: this store needs no endpoint", None
+            if isinstance(context.store, HBaseTables):
+                command = context.store.add_endpoint(table.encode())
+                line, has_endpoint = command or f"table {table} names the endpoint", not command
+            document = {"table": table, "endpoint": has_endpoint, "command": command}
+            common.print_result(as_json, document, line)
+    if command:
+        raise typer.Exit(common.FOUND)
 
 
 @table_app.command("take-over")

@@ -33,9 +33,7 @@ def flights(
     *,
     store: Annotated[
         str | None,
-        typer.Option(
-            metavar="URI", help="Where to load them; else `txn serve` of a temporary store."
-        ),
+        typer.Option(metavar="URI", help="Where to load them; else a temporary `txn serve`."),
     ] = None,
     tables: Annotated[
         str | None,

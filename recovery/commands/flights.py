@@ -6,6 +6,7 @@ the crash left and how repair dealt with it.
 
 from __future__ import annotations
 
+import signal
 import tempfile
 import time
 from collections.abc import Iterator, Sequence
@@ -49,8 +50,7 @@ SETTLES_S, GOES_ON_S = 0.1, 0.05
 class Report:
     """The report of the demonstration.
 
-    crash: how the job was killed, see `load_and_kill`. repair: what became of it, see
-    `repair_crash`.
+    crash: how the job was killed: see `load_and_kill`. repair: see `repair_crash`.
     """
 
     tables: DemoTables
@@ -62,12 +62,10 @@ class Report:
 
     @property
     def holds(self) -> bool:
-        """Return True if every check holds and the repair left nothing."""
         is_repaired = self.repair is None or not self.repair["left"]
         return is_repaired and all(check.holds for check in self.checks)
 
     def document(self) -> Document:
-        """Return what `--json` prints."""
         document = asdict(self)
         document |= document.pop("repair") or {}
         checks = [asdict(check) | {"holds": check.holds} for check in self.checks]
@@ -96,7 +94,6 @@ class Story:
 
     @contextmanager
     def run_job(self, csv: Path, *more: str) -> Iterator[tuple[Job, Iterator[Line]]]:
-        """Run the Spark job. Yield it and its lines, which a progress bar shows."""
         arguments = ["--store", self.uri, "--tables", self.tables.flights, "--csv", str(csv)]
         arguments += ["--folder", str(self.place), "--by", self.by]
         columns = (TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn())
@@ -153,9 +150,6 @@ def make_tables(story: Story, protocol: ProtocolName | None) -> None:
                 raise InvalidRequestError(words, table=table)
 
 
-# ------------------------------------------------------------------------------- the crash
-
-
 def load_and_kill(story: Story, csv: Path) -> Document:
     """Run the job; kill its Python workers at a third of the work, and all of it at two thirds.
 
@@ -172,28 +166,21 @@ def load_and_kill(story: Story, csv: Path) -> Document:
             elif line["event"] == "progress":
                 last = line
             if total and not workers and last["done"] >= total / 3:
-                workers = job.kill_workers()
-                killed = count_text(workers, "Python worker")
-                story.out.print(f"Killed {killed}. Spark starts others and repeats their tasks.")
+                workers = job.signal_workers(signal.SIGKILL)
+                some = count_text(workers, "Python worker")
+                story.out.print(f"Killed {some}. Spark starts others and repeats their tasks.")
             if total and last["done"] >= 2 * total / 3:
                 break
         if story.by != "atomic":
             stop_half_done(story, job)
-        done = {"transactions": last["transactions"], "parts": last.get("parts", 0)}
-        crash = {**done, "workers": workers, "processes": job.kill()}
-    story.out.print(describe_crash(crash, total))
-    return crash
-
-
-def describe_crash(crash: Document, total: int) -> str:
-    """Return a sentence about what was killed. total: of parts if there are any, else
-    transactions."""
-    processes = count_text(crash["processes"], "process", "processes")
-    so_far = f"{crash['transactions']:,} of {total:,} transactions"
-    if crash["parts"]:
-        so_far = f"{count_text(crash['transactions'], 'transaction')} and begun "
-        so_far += f"{crash['parts']:,} of {total:,} parts"
-    return f"Killed the whole job, {processes}, after it had reported {so_far}."
+        done, parts = last["transactions"], last.get("parts", 0)
+        killed = job.kill()
+    so_far = f"{done:,} of {total:,} transactions"
+    if parts:  # of these is the total, then
+        so_far = f"{count_text(done, 'transaction')} and begun {parts:,} of {total:,} parts"
+    processes = count_text(killed, "process", "processes")
+    story.out.print(f"Killed the whole job, {processes}, after it had reported {so_far}.")
+    return {"transactions": done, "parts": parts, "workers": workers, "processes": killed}
 
 
 def stop_half_done(story: Story, job: Job) -> None:
@@ -204,17 +191,14 @@ def stop_half_done(story: Story, job: Job) -> None:
         if engine.context.is_local:
             return
         for _ in range(TRIES):
-            job.pause_workers()
+            job.signal_workers(signal.SIGSTOP)
             time.sleep(SETTLES_S)
             rows = map(decode_row, scan.list_heads(engine.context, unfinished))
             statuses = {row.status for row in rows}
             if statuses & UNDECIDED and statuses & COMMITTED:
                 return
-            job.resume_workers()
+            job.signal_workers(signal.SIGCONT)
             time.sleep(GOES_ON_S)
-
-
-# ------------------------------------------------------------------------------ the repair
 
 
 def repair_crash(story: Story) -> Document:
@@ -281,9 +265,6 @@ def count_rows(engine: Engine, table: str, column: str) -> int:
     return sum(1 for _ in engine.context.store.scan(table.encode(), columns=columns))
 
 
-# ------------------------------------------------------------------------------- the proof
-
-
 def load_and_prove(story: Story, csv: Path) -> tuple[int, Line, list[ProofCheck]]:
     """Run the job to its end. Return the number of flights, its counts and its checks."""
     flights, loaded, checks = 0, Line(), list[ProofCheck]()
@@ -298,9 +279,6 @@ def load_and_prove(story: Story, csv: Path) -> tuple[int, Line, list[ProofCheck]
                 case "reconciled":
                     checks = [ProofCheck(**check) for check in line["checks"]]
     return flights, loaded, checks
-
-
-# ------------------------------------------------------------------------------ the output
 
 
 def show_lines(lines: Iterator[Line], progress: Progress) -> Iterator[Line]:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Generator, Iterator, Sequence
+from collections.abc import Generator, Iterator
 from contextlib import ExitStack, closing
 from functools import partial
 from pathlib import Path
@@ -18,24 +18,11 @@ from rich.text import Text
 from typer import Option
 from typer.core import TyperCommand
 
+from recovery import findings
 from recovery.commands import common
-from recovery.commands.common import Duration, time_option
+from recovery.commands.common import Duration, RowBar, time_option
 from recovery.console.progress import CheckProgress
-from recovery.findings import (
-    GRACE_MS,
-    LONGEST_REQUEST_MS,
-    RETENTION_MS,
-    Ages,
-    Finding,
-    FindingResult,
-    Kind,
-    Repaired,
-    Result,
-    Tally,
-    finding_document,
-    result_document,
-    tally_document,
-)
+from recovery.findings import GRACE_MS, RETENTION_MS, Ages, Finding, FindingResult, Kind, Tally
 from recovery.fsck import check, compact, handle_findings, note_repair
 from recovery.opening import open_store_of
 from recovery.text import count_text, duration_text, error_text, short_id, time_text
@@ -58,20 +45,14 @@ def fsck(
         None, metavar="TABLE", help="Check this data table for leftovers, too; repeatable."
     ),
     grace: Duration = time_option(
-        "--grace",
-        "How long a transaction must have been silent, at least its lock TTL; 0s: find all.",
-        GRACE_MS,
+        "--grace", "How long a transaction was silent, at least its lock TTL; 0s: all.", GRACE_MS
     ),
     retention: Duration = time_option(
-        "--retention",
-        "How long finished rows are kept; longer than any request can live.",
-        RETENTION_MS,
+        "--retention", "How long finished rows stay; beyond the life of any request.", RETENTION_MS
     ),
     yes: bool = Option(False, "--yes", help="Confirm that no client is at work: see --retention."),
     clock_is_right: bool = Option(
-        False,
-        "--accept-clock",
-        help="Confirm that this machine's clock, which was set, is right (embedded stores).",
+        False, "--accept-clock", help="Confirm that this clock, which was set, is right (embedded)."
     ),
     transactions: common.TransactionsOption = common.DEFAULT_TRANSACTIONS,
     as_json: common.JsonOption = False,
@@ -80,10 +61,7 @@ def fsck(
         None, metavar="FILE", help="Write the series of alerts, for Prometheus' textfile collector."
     ),
     spark: str | None = Option(
-        None,
-        "--spark",
-        metavar="[MASTER]",
-        help="Check on Spark's executors: those of this master, else this machine's cores.",
+        None, "--spark", metavar="[MASTER]", help="Check on this Spark master, else on local cores."
     ),
 ) -> None:
     """Find what crashed clients left behind; with --repair, finish or undo it.
@@ -99,8 +77,8 @@ def fsck(
     """
     if clock_is_right and not do_repair:
         raise InvalidRequestError("--accept-clock goes with --repair")
-    if do_repair and retention < LONGEST_REQUEST_MS:
-        least = duration_text(LONGEST_REQUEST_MS)
+    if do_repair and retention < findings.LONGEST_REQUEST_MS:
+        least = duration_text(findings.LONGEST_REQUEST_MS)
         statement = f"a retention below {least} is safe only while no client is at work"
         common.confirm(statement, "Is every client stopped?", yes)
     out, tables = common.console(), [table.encode() for table in scan or ()]
@@ -116,8 +94,8 @@ def fsck(
         if spark is None:
             found = check_here(context, tables, ages, bar, tally, do_repair=do_repair)
         else:
-            inspected = (store, transactions, ages, do_repair)
-            found = check_on_executors(spark, inspected, tables, bar, tally)
+            wanted = (store, transactions, ages, do_repair)
+            found = check_on_executors(spark, wanted, tables, bar, tally)
         stack.enter_context(closing(found))
         show = _print_json if as_json else partial(_print, out, context.clock.wall_ms())
         show(found)
@@ -129,7 +107,7 @@ def fsck(
                 from recovery.series import write_series  # noqa: PLC0415
             write_series(context, str(metrics_file))
     if as_json and not quiet:
-        common.print_json(tally_document(tally, grace))
+        common.print_json(findings.tally_document(tally, grace))
     elif not quiet:
         print_tally(out, tally, grace)
     if tally.left:
@@ -137,13 +115,7 @@ def fsck(
 
 
 def check_here(
-    context: Context,
-    tables: Sequence[bytes],
-    ages: Ages,
-    bar: common.RowBar,
-    tally: Tally,
-    *,
-    do_repair: bool,
+    context: Context, tables: list[bytes], ages: Ages, bar: RowBar, tally: Tally, *, do_repair: bool
 ) -> Generator[FindingResult]:
     progress = None if bar.progress.disable else CheckProgress(context, tables)
 
@@ -156,7 +128,7 @@ def check_here(
         tally.rows += 1
         bar(table)
 
-    findings = check(
+    found = check(
         context,
         grace_ms=ages.grace_ms,
         retention_ms=ages.retention_ms,
@@ -165,7 +137,7 @@ def check_here(
         young=tally.young,
         on_progress=on_progress,
     )
-    for each in handle_findings(context, findings, do_repair=do_repair):
+    for each in handle_findings(context, found, do_repair=do_repair):
         tally.add(*each)
         yield each
 
@@ -185,19 +157,15 @@ def name_master(args: list[str]) -> list[str]:
 
 
 def check_on_executors(
-    master: str,
-    inspected: tuple[str, str, Ages, bool],
-    tables: Sequence[bytes],
-    bar: common.RowBar,
-    tally: Tally,
+    master: str, wanted: tuple[str, str, Ages, bool], tables: list[bytes], bar: RowBar, tally: Tally
 ) -> Generator[FindingResult]:
     """Do the work of `check_here` on Spark executors, and yield the findings when all have ended.
 
-    inspected: the store's URI, the transaction table, the ages, and whether to repair.
+    wanted: the store's URI, the transaction table, the ages, and whether to repair.
     """
     with require_extra("spark", option=SPARK):
         from recovery.spark import Inspection, open_session, plan_shares, repair_shares  # noqa: PLC0415
-    inspection = Inspection(*inspected)
+    inspection = Inspection(*wanted)
     with open_session(master) as spark:
         shares = plan_shares(inspection, tables, None, spark.sparkContext.defaultParallelism)
         bar.reach(0, len(shares))
@@ -212,8 +180,8 @@ def check_on_executors(
 
 def _print_json(found: Iterator[FindingResult]) -> None:
     for finding, result in found:
-        repaired = {"repair": result_document(result)} if result else {}
-        common.print_json(finding_document(finding) | repaired)
+        repaired = {"repair": findings.result_document(result)} if result else {}
+        common.print_json(findings.finding_document(finding) | repaired)
 
 
 def _print(out: Console, now_ms: int, found: Iterator[FindingResult]) -> None:
@@ -226,7 +194,7 @@ def _print(out: Console, now_ms: int, found: Iterator[FindingResult]) -> None:
             out.print(f"{finding.kind.value:15} and more; --json lists all")
 
 
-def _row(finding: Finding, result: Result | None, now_ms: int) -> Group:
+def _row(finding: Finding, result: findings.Result | None, now_ms: int) -> Group:
     row_key = finding.transaction or b""
     name = short_id(row_key) if common.find_width() else escape(row_key)  # as `txn ls` prints it
     holder = {"holder": name} if finding.key and name else {}
@@ -237,7 +205,7 @@ def _row(finding: Finding, result: Result | None, now_ms: int) -> Group:
     )
     text = common.make_cell(key_text(finding.key) if finding.key else name)
     if result is not None:
-        style = "green" if isinstance(result, Repaired) else "red"
+        style = "green" if isinstance(result, findings.Repaired) else "red"
         text.append(f"  {error_text(result.why)}", style)
     row = Table.grid(padding=(0, 1))
     row.add_column(width=15, no_wrap=True)

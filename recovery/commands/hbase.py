@@ -43,17 +43,11 @@ DataOption = Annotated[
 ]
 VersionOption = Annotated[
     str | None,
-    typer.Option(
-        "--version",
-        metavar="VERSION",
-        help=f"The version of HBase, such as {HBASE_VERSION} or 2.5.",
-    ),
+    typer.Option("--version", metavar="VERSION", help=f"Such as {HBASE_VERSION} or 2.5."),
 ]
 PortOption = Annotated[
     int | None,
-    typer.Option(
-        min=1, max=65535, metavar="PORT", help="The port of this server; by default, a free one."
-    ),
+    typer.Option(min=1, max=65535, metavar="PORT", help="Its port; by default, a free one."),
 ]
 
 
@@ -80,10 +74,7 @@ def start_command(
         None, "--set", help="A setting, as in hbase-site.xml; repeatable.", metavar="NAME=VALUE"
     ),
     java_options: list[str] | None = Option(
-        None,
-        "--java-option",
-        help="An option of Java, for every process; repeatable.",
-        metavar="OPTION",
+        None, "--java-option", help="An option of Java for all; repeatable.", metavar="OPTION"
     ),
     foreground: bool = Option(
         False, "--foreground", help="Keep running, and stop HBase at the end."

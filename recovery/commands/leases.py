@@ -48,7 +48,7 @@ def ls(
     within: Annotated[
         list[str] | None,
         typer.Argument(
-            metavar="PATH", help="List only leases on these objects, within them and around them."
+            metavar="PATH", help="Only leases on these objects, within and around them."
         ),
     ] = None,
     *,

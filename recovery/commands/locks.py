@@ -31,15 +31,9 @@ WaitOption = Annotated[
     Duration | None,
     time_option("--wait", "How long to wait for others, such as 30s; by default, not at all."),
 ]
-ExclusiveOption = Annotated[
-    bool, typer.Option("--exclusive", "-x", help="Exclude others; by default, others may share.")
-]
-ForceOption = Annotated[
-    bool, typer.Option("--force", help="Release explicit locks of other users, too.")
-]
-DatabaseOption = Annotated[
-    str, typer.Option(metavar="NAME", help="The database of tables that are named without one.")
-]
+ExclusiveOption = Annotated[bool, typer.Option("--exclusive", "-x", help="Keep all others out.")]
+ForceOption = Annotated[bool, typer.Option("--force", help="Release others' explicit locks, too.")]
+DatabaseOption = Annotated[str, typer.Option(metavar="NAME", help="Of tables named without one.")]
 PartitionedOption = Annotated[
     list[str] | None,
     typer.Option(metavar="TABLE=COLUMN,..", help="The columns that partition a table."),
@@ -127,7 +121,6 @@ def release(
 
 @contextmanager
 def open_locks(uri: str) -> Iterator[LockManager]:
-    """Open a lock manager; a store must exist."""
     if split_uri(uri).scheme == "embedded":  # opening other stores creates nothing
         open_store(uri, SystemClock(), create=False).close()
     with closing(open_manager(uri)) as manager:

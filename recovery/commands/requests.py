@@ -90,7 +90,6 @@ def commit(
 
 
 def parse_request(text: str | bytes) -> Request:
-    """Return the request in a JSON document, or raise InvalidRequestError."""
     try:
         return _request(json.loads(text))
     except InvalidRequestError:

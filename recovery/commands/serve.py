@@ -1,5 +1,4 @@
-"""`txn serve`: HBase's Thrift services without HBase, and transactions over Thrift, with or without
-HBase."""
+"""`txn serve`: HBase's Thrift services without HBase, and transactions over Thrift."""
 
 from __future__ import annotations
 
@@ -50,23 +49,15 @@ def serve(
         None, metavar="FILE", help="The token that clients of --transactional must show."
     ),
     connections: int = Option(
-        DEFAULTS.connections,
-        min=1,
-        metavar="N",
-        help="Connections that a worker keeps open at once.",
+        DEFAULTS.connections, min=1, metavar="N", help="The most connections of a worker."
     ),
     message: int = Option(
         DEFAULTS.message_bytes // MEGABYTE, min=1, help="The largest request.", metavar="MB"
     ),
     memory: int = Option(
-        DEFAULTS.memory_bytes // MEGABYTE,
-        min=1,
-        help="All requests and replies that a worker has in memory.",
-        metavar="MB",
+        DEFAULTS.memory_bytes // MEGABYTE, min=1, help="All requests and replies.", metavar="MB"
     ),
-    idle: Duration = time_option(
-        "--idle", "Close a connection that was silent for so long.", DEFAULTS.idle_ms
-    ),
+    idle: Duration = time_option("--idle", "Close a connection this silent.", DEFAULTS.idle_ms),
     request: Duration = time_option(
         "--request", "How long a request may take to arrive.", DEFAULTS.request_ms
     ),
@@ -74,9 +65,7 @@ def serve(
         "--stop-grace", "How long a stop waits for running requests.", DEFAULTS.grace_ms
     ),
     keep_deletes: Duration = time_option(
-        "--keep-deletes",
-        "How long delete markers stay; longer than fsck's --retention.",
-        KEEP_DELETES_MS,
+        "--keep-deletes", "Lifetime of delete markers, beyond fsck's --retention.", KEEP_DELETES_MS
     ),
     protocol: ProtocolName | None = Option(None, help="The protocol of a new database."),
     transactions: common.TransactionsOption = common.DEFAULT_TRANSACTIONS,

@@ -56,7 +56,6 @@ def show(
 
 
 def show_lock(context: Context, key: Key, as_json: bool) -> None:
-    """Print whether the key is locked, and the transaction that holds it."""
     describe_table(context, key.table or b"")
     holder, row = read_holders(context, [key]).get(key, (None, None))
     found = explain(context, row.row_key) if row is not None else None
@@ -201,9 +200,6 @@ def explanation_document(found: Explanation) -> Document:
     }
 
 
-# -------------------------------------------------------------------------------------- purge
-
-
 def purge(
     *,
     transaction: str | None = Argument(
@@ -252,11 +248,8 @@ def _purge_row(context: Context, part: str, unfinished: bool, yes: bool) -> tupl
     if unfinished or state not in UNFINISHED:
         is_recent = context.clock.wall_ms() - row.newest < LONGEST_REQUEST_MS
         stopped = f"{RECENT} {duration_text(LONGEST_REQUEST_MS)}. " if is_recent else ""
-        common.confirm(
-            f"{escape(row_key)} is at {status}. {stopped}Lost with it: {LOST[state]}",
-            "Delete it?",
-            yes,
-        )
+        statement = f"{escape(row_key)} is at {status}. {stopped}Lost with it: {LOST[state]}"
+        common.confirm(statement, "Delete it?", yes)
     document = {"transaction": escape(row_key), "state": state.value, "lost": LOST[state]}
     return document, purge_row(context, seen, unfinished=unfinished)
 

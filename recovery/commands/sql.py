@@ -33,10 +33,7 @@ def sql(
     leases: lease_commands.MaybeLeasesOption = None,
     database: lock_commands.DatabaseOption = "default",
     setting: list[str] | None = Option(
-        None,
-        "--set",
-        metavar="NAME=VALUE",
-        help="A setting of Hive, such as hive.lock.numretries=3; repeatable.",
+        None, "--set", metavar="NAME=VALUE", help="As in Hive: hive.lock.numretries=3; repeatable."
     ),
     partitioned: lock_commands.PartitionedOption = None,
     wait: lock_commands.WaitOption = None,
@@ -80,13 +77,11 @@ def sql(
             run()
 
 
-def _run_on_leases(
-    statement: ShowLeases | DropLeases, service: LeaseService, as_json: bool
-) -> None:
+def _run_on_leases(asked: ShowLeases | DropLeases, service: LeaseService, as_json: bool) -> None:
     from txn.locks.statements import ShowLeases  # noqa: PLC0415
 
-    objects = [] if statement.within is None else [statement.within]
-    if isinstance(statement, ShowLeases):
+    objects = [] if asked.within is None else [asked.within]
+    if isinstance(asked, ShowLeases):
         lease_commands.show_leases(service.list_lease(objects), service.now(), as_json)
     else:
         count = service.force_drop_lease(objects)

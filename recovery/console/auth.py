@@ -63,7 +63,6 @@ class LoginSessions:
         self.cookie = f"txn-console-{settings.port}"  # cookies ignore ports
 
     def is_logged_in(self, request: Request) -> bool:
-        """Return True if a request has the token, or the cookie of a session."""
         session = request.cookies.get(self.cookie, "")
         return self.has_token(request) or self._ends.get(session, 0) > time.monotonic()
 
@@ -156,7 +155,6 @@ class AccessGate:
 
 
 def find_client(request: Request) -> str:
-    """Return the address that a request comes from."""
     return request.client.host if request.client else "nowhere"
 
 

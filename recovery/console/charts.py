@@ -11,9 +11,7 @@ from recovery.text import duration_text, time_text
 from txn.protocol.statuses import Status
 
 WIDTH = 960
-LEAST = 70
-"""The least width of a phase, enough for its name."""
-
+LEAST = 70  # the least width of a phase, enough for its name
 BARS_HEIGHT = 120
 
 DONE_AFTER = {

@@ -19,8 +19,7 @@ COLUMNS = (
     *("transaction", "status", "created", "since", "age_ms", "keys", "first_key"),
     *("labels", "reason", "corrupt", "part_of"),
 )
-FORMULAS = tuple("=+-@\uff1d\uff0b\uff0d\uff20")
-"""What a spreadsheet takes for the beginning of a formula."""
+FORMULAS = tuple("=+-@\uff1d\uff0b\uff0d\uff20")  # how a formula of a spreadsheet begins
 
 
 class Download:

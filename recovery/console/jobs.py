@@ -1,8 +1,7 @@
 """Background checks and repairs, one at a time, which survive a closed browser; and doctor runs.
 
 The findings of the last check are kept within limits, and a repair names one of them. Like the
-command, it reads everything again, so a kept finding may be old. Of earlier jobs their totals are
-kept, in memory.
+command, it reads everything again, so a kept finding may be old. The totals of earlier jobs stay.
 """
 
 from __future__ import annotations
@@ -28,9 +27,7 @@ from txn.protocol.protocols import require_features
 LOG = logging.getLogger("txn.console")
 MOST_REMEMBERED = 50
 MOST_KEPT = 1_000
-MOST_KEPT_BYTES = 16_000_000
-"""The limit of all kept findings: they include values of any size."""
-
+MOST_KEPT_BYTES = 16_000_000  # the limit of all kept findings: they include values of any size
 NOT_KEPT = "the results of this check are no longer kept: check again"
 
 
@@ -91,14 +88,12 @@ class FsckReport:
 
     @property
     def percent(self) -> int:
-        """Return how much of it is done, estimated while it runs."""
         if self.ended_ms is not None:
             return 100
         return self.progress.percent if self.progress else 0
 
     @property
     def outcome(self) -> str:
-        """Return how it ended, in words."""
         if self.ended_ms is None:
             return "running"
         if self.trouble is not None or not self.marked:
@@ -112,7 +107,6 @@ class FsckReport:
             self.progress.reach(table, row)
 
     def require_going(self) -> None:
-        """Raise CancelledError if the job was cancelled."""
         if self.is_cancelled:
             raise CancelledError
 
@@ -125,8 +119,7 @@ class FsckReport:
 
 
 class Jobs:
-    """report: the last check, or repair of all findings. history: the last jobs, the newest
-    first."""
+    """report: the last check, or repair of all findings. history: the last jobs, newest first."""
 
     def __init__(self, context: Context) -> None:
         self._context = context
@@ -186,7 +179,6 @@ class Jobs:
         self._begin(self._repair_some, client, True, marked=marked)
 
     def wait(self, seconds: float) -> None:
-        """Wait for the job to end, up to this time."""
         if self._job is not None:
             wait([self._job], seconds)
 

@@ -28,8 +28,7 @@ from txn.stores.base import TableSize, measure_tables
 
 ROWS = 50
 MOST_TABLES = 100
-MOST_VALUES = 1_000
-"""The most values on a page; one row may have 100,000."""
+MOST_VALUES = 1_000  # the most values on a page; one row may have 100,000
 
 
 @dataclass(frozen=True, slots=True)
@@ -90,29 +89,20 @@ def read_key_details(
         is_there, found = False, make_guarded(context, key, {})
     row = find_transaction(context, found.holder) if is_row_key(found.holder) else None
     earlier, are_all = _read_before(context, key, found.value, limits)
-    acquisitions = is_ours = None
+    taken = is_ours = None
     if context.rules.locks_rows:
         with suppress(CorruptRowError):
-            acquisitions = read_lock(found.lock_key, found.lock).taken
+            taken = read_lock(found.lock_key, found.lock).taken
         if found.lock is not None:  # above the values of its last commit; a tag is at their time
             is_ours = found.value is None or found.value.timestamp < found.lock.timestamp
     elif found.tag is not None or row is not None:
         is_ours = not is_foreign(found, row)
-    return KeyDetails(
-        is_there,
-        found,
-        earlier,
-        are_all=are_all,
-        count=acquisitions,
-        holder_row=row,
-        is_ours=is_ours,
-        transactions=find_page(context, Query(key=key), None, limits, count),
-    )
+    page = find_page(context, Query(key=key), None, limits, count)
+    return KeyDetails(is_there, found, earlier, are_all, taken, row, is_ours, page)
 
 
 def list_sizes(context: Context) -> tuple[list[ListedTable], int]:
-    """Return the first tables with their sizes, as far as these are known, and how many there
-    are."""
+    """Return the first tables with their sizes, if known, and how many tables there are."""
     store = context.store
     names = call_store(context, store.list_tables)
     sizes: Mapping[bytes, TableSize] = {}

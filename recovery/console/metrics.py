@@ -27,19 +27,12 @@ CONFLICTS, HELPED = "hbase_txn_conflicts_total", "hbase_txn_helped_total"
 PHASES = "hbase_txn_phase_seconds_bucket"
 LABELS = {CONFLICTS: ("table",), HELPED: ("action",), PHASES: ("phase", "le")}
 
-Counts = Mapping[tuple[str, ...], float]
-"""Counts by the name of the metric and its dividing labels."""
-
-
-class Answer(NamedTuple):
-    at_ms: int
-    counts: Counts
+Counts = Mapping[tuple[str, ...], float]  # counts by the name of the metric and its dividing labels
 
 
 class ServerCounts(NamedTuple):
     """The counts of servers in the last hour, or since the console asks them. conflicts: by table;
-    helped: by action. phases: how long batches were in each. silent: the errors of servers that did
-    not answer."""
+    helped: by action. phases: how long batches were in each. silent: the errors of silent ones."""
 
     since_ms: int | None
     conflicts: Mapping[str, int]
@@ -49,7 +42,7 @@ class ServerCounts(NamedTuple):
 
 
 class ServerMetrics:
-    """Ask servers for their counts at intervals, and keep these for an hour."""
+    """Ask servers, if any, at intervals, and keep their counts for an hour. last: their sums."""
 
     def __init__(self, addresses: Sequence[str], clock: Clock) -> None:
         for address in addresses:
@@ -57,10 +50,10 @@ class ServerMetrics:
                 words = "a metrics address begins with http:// or https://"
                 raise InvalidRequestError(words, given=address)
         self._clock = clock
-        self._answers: dict[str, deque[Answer]] = {each: deque() for each in addresses}
+        self._answers: dict[str, deque[tuple[int, Counts]]] = {each: deque() for each in addresses}
         self._silent: dict[str, str] = {}
         self._asked_ms: int | None = None
-        self._last: ServerCounts | None = None
+        self.last: ServerCounts | None = None
 
     def refresh(self) -> None:
         now = self._clock.monotonic_ms()
@@ -69,23 +62,19 @@ class ServerMetrics:
         self._asked_ms = now
         for address, answers in self._answers.items():
             try:
-                answers.append(Answer(self._clock.wall_ms(), fetch_counts(address)))
+                answers.append((self._clock.wall_ms(), fetch_counts(address)))
                 self._silent.pop(address, None)
             except (OSError, ValueError, HTTPException) as error:
                 self._silent[address] = str(error) or type(error).__name__
-            while answers and answers[0].at_ms < self._clock.wall_ms() - KEPT_MS:
+            while answers and answers[0][0] < self._clock.wall_ms() - KEPT_MS:
                 answers.popleft()
-        self._last = self._sum_up() if self._answers else None
-
-    def read(self) -> ServerCounts | None:
-        """Return what the last refresh found; None if there are no servers."""
-        return self._last
+        self.last = self._sum_up() if self._answers else None
 
     def _sum_up(self) -> ServerCounts:
         grown: Counter[tuple[str, ...]] = Counter()
-        for before, after in chain.from_iterable(map(pairwise, self._answers.values())):
-            for labels, count in after.counts.items():
-                growth = count - before.counts.get(labels, 0)
+        for (_, before), (_, after) in chain.from_iterable(map(pairwise, self._answers.values())):
+            for labels, count in after.items():
+                growth = count - before.get(labels, 0)
                 grown[labels] += int(growth if growth >= 0 else count)  # server restarted
         by_name: dict[str, dict[str, int]] = {CONFLICTS: {}, HELPED: {}}
         phases: dict[str, dict[float, int]] = {}
@@ -95,7 +84,7 @@ class ServerMetrics:
             else:
                 by_name[name][label] = number
         return ServerCounts(
-            min((each[0].at_ms for each in self._answers.values() if each), default=None),
+            min((each[0][0] for each in self._answers.values() if each), default=None),
             by_name[CONFLICTS],
             by_name[HELPED],
             [

@@ -24,14 +24,11 @@ from txn.protocol.row import is_row_key, parent_of, status_key
 from txn.protocol.statuses import Status
 from txn.protocol.transaction import Transaction
 
-QUICK_MS = 1_000
-"""The requests of transactions that began their status later than this ago are not read."""
+QUICK_MS = 1_000  # requests of transactions that are younger in their status are not read
 LIMITS = ReadLimits(rows=200, bytes_=4_000_000, ms=300)
 MOST_WAITERS = 100
-KEYS_OF_WAITER = 20
-"""How many transactions that may wait are known at once, and how many keys of each are read."""
-LOCKING = (Status.WRITTEN, Status.PART)
-"""The statuses of a transaction that takes its locks."""
+KEYS_OF_WAITER = 20  # read of each of the MOST_WAITERS that are known at once
+LOCKING = (Status.WRITTEN, Status.PART)  # the statuses of a transaction that takes its locks
 
 
 @dataclass(frozen=True, slots=True)
@@ -88,10 +85,8 @@ class Owners:
         now_ms, as_of = self._context.clock.wall_ms(), unfinished.as_of
         heads = {head.row_key: head for head in unfinished.heads}
         self._ttls = {row_key: ttl for row_key, ttl in self._ttls.items() if row_key in heads}
-        old = sorted(
-            (head for head in heads.values() if head.since <= now_ms - QUICK_MS),
-            key=lambda head: head.since,
-        )
+        old = [head for head in heads.values() if head.since <= now_ms - QUICK_MS]
+        old.sort(key=lambda head: head.since)
         self._read_requests(heads, old, as_of)
         left = {head.row_key for head in old if self._is_left(heads, head, as_of)}
         alone = (head for head in old if parent_of(head.row_key) not in heads)
@@ -101,12 +96,8 @@ class Owners:
             begun = Kind.DECIDED if status.is_decided else Kind.ABORTING
             kinds[Kind.UNDECIDED if status.is_undecided else begun] += 1
         is_exact = unfinished.has_all and all(self._ttls.get(head.row_key) for head in counted)
-        self.left = LeftTransactions(
-            kinds,
-            as_of,
-            min((head.find_alive_ms(as_of, GRACE_MS) for head in counted), default=as_of),
-            not is_exact,
-        )
+        since_ms = min((head.find_alive_ms(as_of, GRACE_MS) for head in counted), default=as_of)
+        self.left = LeftTransactions(kinds, as_of, since_ms, not is_exact)
         keys = self._keys.items()
         self._keys = {row: some for row, some in keys if row in heads and row not in left}
         waiters = self._find_waiters()

@@ -1,7 +1,6 @@
 """The pages: the facts that each one shows, and the work that its forms ask for.
 
-The facts of a page are the variables of its template. A page with the fact `wrong` says that its
-criteria cannot be used.
+The facts of a page are the variables of its template. `wrong`: why its criteria cannot be used.
 """
 
 from __future__ import annotations
@@ -17,20 +16,14 @@ from starlette.datastructures import QueryParams
 from starlette.exceptions import HTTPException
 from starlette.requests import Request
 
+from recovery.console import rendering
 from recovery.console.auth import find_client
 from recovery.console.charts import TONES, draw_bars, draw_timeline, name_work
 from recovery.console.downloads import Download, Write
 from recovery.console.jobs import NOT_KEPT, KeptFinding
 from recovery.console.keys import list_table_keys, read_key_details
 from recovery.console.locks import MOST_SHOWN
-from recovery.console.rendering import (
-    find_attention,
-    link_to,
-    list_remarks,
-    name_transaction,
-    parse_number,
-    parse_tables,
-)
+from recovery.console.rendering import Facts, link_to
 from recovery.console.search import MOST_DOWNLOADED, UNKNOWN, Search
 from recovery.console.state import Console
 from recovery.console.statistics import MINUTE_MS, MINUTES, OUTCOMES, Hour, Latency, measure_latency
@@ -46,13 +39,10 @@ from txn.protocol.statuses import FENCED_STEPS, STEPS, Status
 from txn.stores.options import hide_login
 from txn.text import unescape
 
-Facts = dict[str, Any]
 Form = QueryParams
 
 SHOWN = 10
-BESIDE = (Status.PART, Status.ABORTING, Status.ABORTED)
-"""Statuses that are not on the way of a transaction to its commit."""
-
+BESIDE = (Status.PART, Status.ABORTING, Status.ABORTED)  # not on the way to a commit
 FIELDS = {
     "id": "ID",
     "key": "Key",
@@ -67,13 +57,13 @@ FIELDS = {
 """The criteria of a search: their names in an address, and their labels."""
 
 SORTS: Mapping[str, tuple[str, Callable[[TransactionRow], Any]]] = {
-    "id": ("Transaction", lambda row: name_transaction(row.row_key)),
+    "id": ("Transaction", lambda row: rendering.name_transaction(row.row_key)),
     "status": ("Status", lambda row: str(row.status or "")),
     "age": ("#In status", lambda row: -(row.since or row.newest)),
     "started": ("Started", lambda row: created_ms(row.row_key)),
     "keys": ("Keys", lambda row: row.buffer.request.keys if row.buffer else ()),
     "owner": ("Owner", lambda row: row.owner),
-    "labels": ("Labels or abort reason", list_remarks),
+    "labels": ("Labels or abort reason", rendering.list_remarks),
 }
 """The columns of a search, and what they are sorted by; `-` before the name reverses the order."""
 
@@ -83,11 +73,8 @@ STATUSES = {
     **{str(each): frozenset({each}) for each in Status},
     "none": frozenset({None}),
 }
-SEARCH_AGAIN_MS = 100
-"""The time (ms) from an update of a running search to the next."""
-
-SHORT_S = 2.0
-"""How long (s) a page waits for the repair of one transaction."""
+SEARCH_AGAIN_MS = 100  # the time (ms) from an update of a running search to the next
+SHORT_S = 2.0  # how long (s) a page waits for the repair of one transaction
 
 
 def find_console(request: Request) -> Console:
@@ -101,7 +88,7 @@ def find_console(request: Request) -> Console:
 def show_overview(request: Request) -> Facts:
     console = find_console(request)
     background = console.background
-    hour, unfinished, servers = background.hour, background.unfinished, background.servers.read()
+    hour, unfinished, servers = background.hour, background.unfinished, background.servers.last
     known = {each.began_ms // MINUTE_MS: each for each in hour.minutes}
     began = hour.as_of // MINUTE_MS - MINUTES + 1
     minutes = [known.get(at) for at in range(began, began + MINUTES)]  # None: not read yet
@@ -266,8 +253,7 @@ def _read_query(request: Request) -> tuple[Query, bytes | None]:
 
 
 def download_search(request: Request, write: Write) -> Iterator[str]:
-    """Return the text of a search's results. Its first page is read at once, so that an error is
-    answered as one."""
+    """Return the text of a search's results. The first page is read now, to answer an error."""
     console = find_console(request)
     pages = console.searches.read_pages(*_read_query(request))
     return write(Download(chain([next(pages)], pages)), console.context.clock.wall_ms())
@@ -288,7 +274,7 @@ def _describe_search(request: Request, search: Search) -> Facts:
         before = request.query_params.get("before")
         columns[heading] = link_to("/transactions", **changed, before=before), order
     now_ms = find_console(request).context.clock.wall_ms()
-    due = {row.row_key for row in rows if find_attention(row, now_ms) == "left"}
+    due = {row.row_key for row in rows if rendering.find_attention(row, now_ms) == "left"}
     facts = {"search": search, "page": search.page, "further": further, "again_ms": again_ms}
     return facts | {"rows": rows, "asked": asked, "columns": columns, "due": due}
 
@@ -314,7 +300,7 @@ def show_doctor(request: Request) -> Facts:
 
 
 def run_doctor(request: Request, form: Form) -> None:
-    find_console(request).doctor.run(parse_tables(form.get("tables", "")))
+    find_console(request).doctor.run(rendering.parse_tables(form.get("tables", "")))
 
 
 # --------------------------------------------------------------------------------------- fsck
@@ -352,7 +338,7 @@ def show_repair(request: Request) -> Facts:
 def start_check(request: Request, form: Form) -> None:
     console = find_console(request)
     grace_ms = parse_duration(form.get("grace") or "1m")
-    tables = parse_tables(form.get("tables", ""))
+    tables = rendering.parse_tables(form.get("tables", ""))
     require_tables(console.context, tables)
     console.jobs.start(grace_ms, tables, client=find_client(request))
 
@@ -406,8 +392,8 @@ def _find_asked(request: Request, given: QueryParams) -> AskedRepair:
         if left is None or not left.total:
             raise InvalidRequestError("there is nothing to repair that dead clients have left")
         return AskedRepair(counts=left.kinds, origin="left")
-    report = console.jobs.find_report(parse_number(given.get("check", "")))
-    numbers = [*map(parse_number, given.getlist("finding"))]
+    report = console.jobs.find_report(rendering.parse_number(given.get("check", "")))
+    numbers = [*map(rendering.parse_number, given.getlist("finding"))]
     if not numbers:
         counts = report.tally.count_repairable()
         return AskedRepair((), counts, report.grace_ms, report.tables)

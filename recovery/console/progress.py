@@ -15,10 +15,10 @@ from itertools import islice
 from txn.protocol.context import Context, call_store
 from txn.protocol.ranges import stored_rows
 from txn.spans import Span
+from txn.tables.kv.ordered import find_difference
 
 PARTS = 100
-DIGITS = 8
-"""How many bytes of two keys are compared, after their common prefix."""
+DIGITS = 8  # how many bytes of two keys are compared, after their common prefix
 
 
 class CheckProgress:
@@ -32,7 +32,6 @@ class CheckProgress:
         self._parts = sum(len(bounds) - 1 for bounds in self._bounds.values())
 
     def reach(self, table: bytes, row: bytes) -> None:
-        """Note that a scan has reached a row."""
         names = [*self._bounds]
         before = islice(self._bounds.values(), names.index(table))
         done = find_position(self._bounds[table], row)
@@ -54,8 +53,7 @@ def find_position(bounds: Sequence[bytes], row: bytes) -> float:
     """Return where a row is: the number of the parts before it, and the share of its own."""
     part = min(max(bisect_right(bounds, row) - 1, 0), len(bounds) - 2)
     low, high = bounds[part : part + 2]
-    pairs = enumerate(zip(low, high, strict=False))
-    start = next((at for at, (one, other) in pairs if one != other), min(len(low), len(high)))
+    start = find_difference(low, high)
     begin, end, at = (
         int.from_bytes(each[start : start + DIGITS].ljust(DIGITS, b"\0"))
         for each in (low, high, row)

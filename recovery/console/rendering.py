@@ -5,7 +5,7 @@ from __future__ import annotations
 
 import math
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from typing import Any
 from urllib.parse import urlencode
 
@@ -24,6 +24,7 @@ from txn.metrics import SECONDS
 from txn.protocol.row import RowState, TransactionRow, created_ms
 from txn.text import assertion_text, escape, key_text, shorten, show_text, unescape
 
+Facts = dict[str, Any]
 PAGES = (
     ("/", "Overview"),
     ("/transactions", "Transactions"),
@@ -37,9 +38,7 @@ PAGES = (
 
 ID_LETTERS = 12
 MOST_TABLES = 100
-MOST_LETTERS = 32
-"""A longer key is shown with an ellipsis."""
-
+MOST_LETTERS = 32  # a longer key is shown with an ellipsis
 TIMES = ("since", "heartbeat", "newest", "timestamp", "version", "below", "until")
 
 _TAG = re.compile(r"<(tr|td|th)\b")  # text is escaped, so it has no tags
@@ -55,8 +54,7 @@ ENVIRONMENT = Environment(
 
 
 def link_to(path: str, **given: str | bytes | None) -> str:
-    """Return the address of a page; bytes are written as a person may type them, None is left
-    out."""
+    """Return the address of a page; bytes are as a person may type them, None is left out."""
     texts = {
         name: escape(each) if isinstance(each, bytes) else each
         for name, each in given.items()
@@ -182,7 +180,7 @@ ENVIRONMENT.globals |= {
 }
 
 
-def render(template: str, request: Request, facts: Mapping[str, Any]) -> str:
+def render(template: str, request: Request, facts: Facts) -> str:
     console = request.app.state.console
     common = {
         "path": request.scope["path"],
@@ -195,9 +193,7 @@ def render(template: str, request: Request, facts: Mapping[str, Any]) -> str:
     return ENVIRONMENT.get_template(template).render({**common, **facts})
 
 
-def respond(
-    template: str, request: Request, facts: Mapping[str, Any], status: int = 200
-) -> HTMLResponse:
+def respond(template: str, request: Request, facts: Facts, status: int = 200) -> HTMLResponse:
     return HTMLResponse(render(template, request, facts), status)
 
 

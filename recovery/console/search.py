@@ -27,9 +27,7 @@ from txn.spans import Span
 MOST_AT_ONCE = 4
 MAX_KEPT = 8
 MOST_DOWNLOADED = 10_000
-DOWNLOAD_MS = 60_000
-"""The limits of a download: transactions, and time."""
-
+DOWNLOAD_MS = 60_000  # the limits of a download: transactions, and time
 UNKNOWN = "unknown status"
 HEARTBEAT = b"beat"
 MAX_HEADS = 20_000
@@ -155,7 +153,6 @@ class Search:
 
     @property
     def is_running(self) -> bool:
-        """Return True if the page is not full and more can be read for it."""
         page = self.page
         if page.next is None or page.stopped in (Stop.FOUND, Stop.AGE):
             return False

@@ -27,17 +27,7 @@ from starlette.responses import PlainTextResponse, RedirectResponse, Response, S
 from starlette.routing import Route
 from uvicorn.protocols.http.h11_impl import H11Protocol
 
-from recovery.console import pages
-from recovery.console.auth import (
-    HEALTH,
-    LOGIN,
-    SESSION_S,
-    AccessGate,
-    LoginSessions,
-    check_return_address,
-    find_client,
-    is_encrypted,
-)
+from recovery.console import auth, pages
 from recovery.console.downloads import Write, stream_csv, stream_json
 from recovery.console.jobs import JobUnderWayError
 from recovery.console.pages import Facts, Form
@@ -46,7 +36,7 @@ from recovery.console.settings import ConsoleSettings
 from recovery.console.state import Console, open_console
 from txn.errors import InvalidRequestError, TxnError
 from txn.metrics import render_metrics
-from txn.server.listening import listen
+from txn.server.options import listen
 
 LOG = logging.getLogger("txn.console")
 
@@ -89,43 +79,38 @@ PARTS: Mapping[str, Show] = {
 }
 """Parts of pages that stay up to date: the page's own HTML, sent again when it changes."""
 
-EVERY_MS = 2_000
-"""The time (ms) from an update of a part to the next, unless the fact `again_ms` says otherwise."""
-
+EVERY_MS = 2_000  # from an update of a part to the next, unless the fact `again_ms` says otherwise
 FILES = {each.name: each.read_bytes() for each in (files("recovery.console") / "static").iterdir()}
 
 LINE_BREAK = re.compile(r"\r\n|\r|\n")
 LONGEST_FORM = 65_536
-FORM_S = 10.0
-"""The time (s) in which a form must arrive."""
-
+FORM_S = 10.0  # the time (s) in which a form must arrive
 ENDS_FOR = (signal.SIGINT, signal.SIGTERM)
 GRACE_S = 5
 MOST_AT_ONCE = 100
-REQUEST_S = 10.0
-"""How long (s) a connection may take for the whole head of its next request."""
+REQUEST_S = 10.0  # how long (s) a connection may take for the whole head of its next request
 
 
-def make_app(console: Console) -> AccessGate:
-    sessions = LoginSessions(console.settings)
+def make_app(console: Console) -> auth.AccessGate:
+    sessions = auth.LoginSessions(console.settings)
 
     async def show_login(request: Request) -> Response:
-        back = check_return_address(request.query_params.get("next", "/"))
+        back = auth.check_return_address(request.query_params.get("next", "/"))
         if request.method != "POST":
             return respond("login.html", request, {"back": back, "is_wrong": False})
         form = await read_form(request)
-        session = await sessions.begin(form.get("token", ""), find_client(request))
-        back = check_return_address(form.get("next", "/"))
+        session = await sessions.begin(form.get("token", ""), auth.find_client(request))
+        back = auth.check_return_address(form.get("next", "/"))
         if session is None:
             return respond("login.html", request, {"back": back, "is_wrong": True}, 403)
         answer = RedirectResponse(back, 303)
         answer.set_cookie(
             sessions.cookie,
             session,
-            max_age=SESSION_S,
+            max_age=auth.SESSION_S,
             httponly=True,
             samesite="strict",
-            secure=is_encrypted(request),
+            secure=auth.is_encrypted(request),
         )
         return answer
 
@@ -150,16 +135,16 @@ def make_app(console: Console) -> AccessGate:
             *(Route(at, partial(_act, *each), methods=["POST"]) for at, each in ACTIONS.items()),
             *(Route(f"/transactions.{kind}", partial(_download, kind)) for kind in DOWNLOADS),
             Route("/metrics", show_metrics, methods=["GET"]),
-            Route(HEALTH, show_health, methods=["GET"]),
+            Route(auth.HEALTH, show_health, methods=["GET"]),
             Route("/live/{part}", send_part, methods=["GET"]),
-            Route(LOGIN, show_login, methods=["GET", "POST"]),
+            Route(auth.LOGIN, show_login, methods=["GET", "POST"]),
             Route("/logout", log_out, methods=["POST"]),
             Route("/static/{name}", send_file, methods=["GET"]),
         ],
         exception_handlers=dict.fromkeys((TxnError, HTTPException, Exception), _show_error),
     )
     app.state.console = console
-    return AccessGate(app, console.settings, sessions)
+    return auth.AccessGate(app, console.settings, sessions)
 
 
 async def read_form(request: Request) -> Form:
@@ -227,7 +212,7 @@ def _download(kind: str, request: Request) -> Response:
 
 async def _act(act: Act, following: str, request: Request) -> Response:
     form = await read_form(request)
-    LOG.warning("%s requested from %s", request.scope["path"], find_client(request))
+    LOG.warning("%s requested from %s", request.scope["path"], auth.find_client(request))
     address = await run_in_threadpool(act, request, form)
     return RedirectResponse(address or following, 303)
 

@@ -51,7 +51,6 @@ class ConsoleSettings:
 
     @property
     def is_local(self) -> bool:
-        """Return True if it listens only on the loopback."""
         return is_loopback(self.bind)
 
 

@@ -1,8 +1,7 @@
 """The state that all requests share: the open store, and what the background has read of it.
 
 The background reads the last hour, the unfinished transactions of the whole table with their
-owners, and the metrics of servers. It reads only while there are visitors, and rests most of the
-time.
+owners, and the metrics of servers. It reads only while there are visitors, and rests often.
 """
 
 from __future__ import annotations
@@ -39,16 +38,11 @@ from txn.text import name_failure
 LOG = logging.getLogger("txn.console")
 STEP_MS = 300
 SHORTEST_REST_S = 1.0
-REST = 4
-"""The background rests this many times as long as it reads: it uses a fifth of a core."""
-
+REST = 4  # the background rests this many times as long as it reads: it uses a fifth of a core
 VISIT_MS = 60_000
 STOP_S = 10
-OLDEST = 10
-"""How many of the oldest unfinished are read completely; each may have some megabytes."""
-
-PATIENT = Policy(store_patience_ms=1_000)
-"""How long a page retries a failing store; checks and repairs are more patient."""
+OLDEST = 10  # how many of the oldest unfinished are read completely; each may have some megabytes
+PATIENT = Policy(store_patience_ms=1_000)  # pages; repairs are more patient
 
 
 class Background:

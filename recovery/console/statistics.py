@@ -3,7 +3,7 @@
 A step reads STEP_ROWS of a minute. Until its end is reached, its numbers are lower bounds. A minute
 is final once it is over and its transactions have ended; the last three are counted again each
 time. A transaction counts in the minute in which it began, by its owner's clock. A fenced database
-keeps no rows of transactions of one row and family, so these are not counted. Nothing here writes.
+keeps no rows of transactions within one region, so these are not counted. Nothing here writes.
 """
 
 from __future__ import annotations
@@ -32,8 +32,7 @@ T = TypeVar("T")
 
 MINUTE_MS = 60_000
 MINUTES = 60
-RECENT = 3
-"""The number of minutes, including the present one, that are counted again each time."""
+RECENT = 3  # the number of minutes, including the present one, that are counted again each time
 OUTCOME_CELLS = [(FAMILY, name) for name in (b"status", b"reason", *(each.at for each in Status))]
 CONFLICTS = (
     *("key is locked", "key of a scanned range is locked", "scanned rows keep changing"),
@@ -49,21 +48,15 @@ NO_STATUS = "no status"
 OUTCOMES = COMMITTED, ABORTED, UNDECIDED = ("committed", "aborted", "undecided")
 
 STEP_ROWS = 2_000
-SAMPLED_ROWS, SAMPLED_OF_HOUR = 200, 2_000
-"""How many rows of a minute are kept, and how many of all tell the times of their phases."""
+SAMPLED_ROWS, SAMPLED_OF_HOUR = 200, 2_000  # of a minute; of an hour, for its phases
 WHOLE_ROWS = 40
-WHOLE_BYTES = 256_000
-"""How many rows of a minute, and bytes, are read for the keys of their requests."""
+WHOLE_BYTES = 256_000  # rows of a minute, and bytes, that are read for the keys of their requests
 KEYS_OF_REQUEST = 100
 LOCKS, LOCK_FAMILIES = TABLE.encode(), (OBJECTS.encode(), SESSIONS.encode())
-KEPT_KEYS = 100
-"""How many keys are counted of a request, and kept of a minute."""
-MOST_NAMED = 20
-"""How many keys, reasons and tables an hour names."""
+KEPT_KEYS = 100  # how many keys are counted of a request, and kept of a minute
+MOST_NAMED = 20  # how many keys, reasons and tables an hour names
 
-
-Steps = tuple[Status, Status]
-"""Two statuses that follow each other in a row; the time between them is a phase."""
+Steps = tuple[Status, Status]  # they follow each other in a row; the time between is a phase
 
 
 class Latency(NamedTuple):
@@ -163,7 +156,6 @@ class Hour:
 
     @property
     def missing(self) -> int:
-        """Return the number of minutes of which nothing was read yet."""
         return MINUTES - len(self.minutes)
 
     @property

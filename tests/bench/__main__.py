@@ -21,10 +21,8 @@ from tests.bench import (
     aims,
     calls,
     finished,
-    growth,
     listeners,
     parent,
-    profile,
     report,
     rounds,
     spark,
@@ -36,10 +34,8 @@ LEAST_S = 1.0
 COMMANDS: dict[str, Callable[[Sequence[str]], int | None]] = {
     "calls": calls.main,
     "finished": finished.main,
-    "growth": growth.main,
     "listeners": listeners.main,
     "parent": parent.main,
-    "profile": profile.main,
     "rounds": rounds.main,
     "spark": spark.main,
 }

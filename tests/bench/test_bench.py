@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from concurrent.futures import Future
 from dataclasses import replace
 from pathlib import Path
@@ -18,7 +17,6 @@ from tests.bench import (
     calls,
     emulator,
     finished,
-    growth,
     peers,
     report,
     spark,
@@ -91,7 +89,6 @@ def test_the_page_shows_the_kept_tables() -> None:
         SUITES["native"].tables[1].build(report.load("native")),
         emulator.page_table(report.load("emulator")),
         calls.build_table([each for each in calls.load().counts if each.store != "memory"]),
-        growth.rows_lines(json.loads((report.FOLDER / "growth-rows.json").read_text())),
     ]
     for head, body in tables:
         assert all(report.join_cells(line) in page for line in (head, *body))

@@ -19,7 +19,7 @@ from recovery.console.server import make_server
 from recovery.console.settings import ConsoleSettings
 from recovery.console.state import Console
 from txn.protocol.context import Context
-from txn.server.listening import listen
+from txn.server.options import listen
 
 PATIENCE_S = 60
 TOKEN = "token"

@@ -113,6 +113,7 @@ def test_a_cluster_is_prepared_as_its_page_says(here: Here, hbase: HBase) -> Non
     [
         ("howto/locks.md", "/var/lib"),
         ("howto/leases.md", "/tmp"),
+        ("howto/regions.md", "/tmp"),
         ("gathering.md", "/tmp"),
         ("operations.md", "/tmp"),
         ("testing.md", "/tmp"),

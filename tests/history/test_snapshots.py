@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -34,7 +33,7 @@ def forget_what_was_seen(patch: Patch) -> None:
     """Take what has a time after the mark for decided after it, seen or not."""
     shorten = instants._shorten
     patch.setattr(instants, "_sum_covered", lambda *_: 0)
-    patch.setattr(instants, "_shorten", lambda *given: replace(shorten(*given), before=frozenset()))
+    patch.setattr(instants, "_shorten", lambda *given: shorten(*given)._replace(before=frozenset()))
 
 
 def look_before_reading(patch: Patch) -> None:

@@ -16,7 +16,7 @@ from txn.clock import SystemClock
 from txn.emulator import thrift1
 from txn.emulator.thrift2 import service as thrift2
 from txn.server.connection import ServedInterface
-from txn.server.listening import listen
+from txn.server.options import listen
 from txn.server.ports import Server
 from txn.service.server import Transactional
 from txn.stores import open_store

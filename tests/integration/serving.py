@@ -25,8 +25,7 @@ from txn import Engine, connect
 from txn.clock import SystemClock
 from txn.protocol.statuses import ProtocolName
 from txn.server.connection import ServedInterface
-from txn.server.listening import listen
-from txn.server.options import Limits
+from txn.server.options import Limits, listen
 from txn.server.ports import Server
 from txn.service.client import connect_server
 from txn.service.messages import IDL

@@ -42,7 +42,6 @@ from txn.cluster.jars import (
     Jar,
     JarError,
     fetch,
-    find_roots,
     read_locked,
 )
 from txn.cluster.processes import (
@@ -100,7 +99,8 @@ def test_locks_name_each_jar_once_by_version_and_hash() -> None:
     """All versions share the cache, in which a jar is known by its name."""
     for version in HBASE_VERSIONS:
         jars = read_locked(version)
-        assert set(find_roots(version)) <= {jar.coordinates for jar in jars}
+        roots = {f"org.apache.hbase:hbase-{name}:{version}" for name in ("server", "thrift")}
+        assert roots <= {jar.coordinates for jar in jars}
         assert len({jar.name for jar in jars}) == len(jars)
         assert all(len(jar.sha256) == 64 for jar in jars)
     every = {jar for version in HBASE_VERSIONS for jar in read_locked(version)}
@@ -182,6 +182,8 @@ def test_configuration_is_well_formed_and_complete(tmp_path: Path, distributed: 
     for page in (place / "conf").glob("*.xml"):
         for item in ElementTree.parse(page).getroot().iter("property"):
             found[item.findtext("name") or ""] = item.findtext("value") or ""
+    own = found.pop("hbase.local.dir")  # each server unpacks the jars of coprocessors there
+    assert own.endswith("${txn.process}")
     assert not [value for value in found.values() if "$" in value]
     assert found["hbase.some"] == "<1>"
     assert "hadoop.some" in (place / "conf" / "core-site.xml").read_text()

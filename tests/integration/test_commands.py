@@ -73,9 +73,19 @@ def test_the_first_look_of_the_operators_page_works(tmp_path: Path, run: Run) ->
 
 
 def test_a_database_is_made_with_a_protocol_used_and_converted(uri: str, run: Run) -> None:
-    made = run("init", "--protocol", "fenced")
-    assert (made.returncode, made.stdout) == (0, "transaction table txn has the protocol fenced\n")
-    assert lines(run("init", "--json")) == [{"transactions": "txn", "protocol": "fenced"}]
+    made = run("init", "--protocol", "fenced", "--rows", "always")
+    shown = "transaction table txn has the protocol fenced (rows: always)\n"
+    assert (made.returncode, made.stdout) == (0, shown)
+    facts = {"transactions": "txn", "protocol": "fenced", "rows": "always"}
+    assert lines(run("init", "--json")) == [facts]
+    other = run("init", "--rows", "needed")
+    assert (other.returncode, "txn convert fenced --rows needed" in other.stderr) == (2, True)
+    unsure = run("convert", "fenced", "--rows", "needed")
+    assert (unsure.returncode, "--yes" in unsure.stderr) == (2, True)
+    for was in ("always", "needed"):
+        now = run("convert", "fenced", "--rows", "needed", "--yes")
+        assert (now.returncode, f"is fenced, rows: needed (was {was})" in now.stdout) == (0, True)
+    assert "protocol: fenced (rows: needed)" in run("doctor").stdout
     assert "found=fenced" in run("init", "--protocol", "six-phase").stderr
     assert run("init", "--protocol", "seventh").returncode == 2
     run("table", "create", "data", "d")

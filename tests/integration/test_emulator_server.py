@@ -32,8 +32,7 @@ from tests.integration.serving import (
 )
 from txn import InvalidRequestError
 from txn.clock import poll
-from txn.server.listening import listen
-from txn.server.options import Limits, Options
+from txn.server.options import Limits, Options, listen
 from txn.server.ports import server_tls_context
 
 TLS = Path(__file__).with_name("tls")

@@ -22,7 +22,7 @@ from txn import Delete, Exact, Key, Mutation, Some, connect
 from txn.clock import SystemClock
 from txn.emulator.thrift2 import service as thrift2
 from txn.server.connection import ServedInterface
-from txn.server.listening import listen
+from txn.server.options import listen
 from txn.server.ports import Server
 from txn.tables.admin import Admin
 from txn.tables.kv.memory import MemoryStore

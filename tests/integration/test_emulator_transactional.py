@@ -61,9 +61,9 @@ from txn.host.owner import name_owner
 from txn.model import Check, Stamp
 from txn.protocol.codec import decode_marker, encode_buffer
 from txn.protocol.row import decode_row, marker_key
-from txn.protocol.statuses import ProtocolName
+from txn.protocol.statuses import KeptRows, ProtocolName
 from txn.request import Ack
-from txn.server.listening import listen
+from txn.server.options import listen
 from txn.service import server as transactional
 from txn.service.messages import (
     IDL,
@@ -429,6 +429,16 @@ class Newer(Transactional):
     def commitMany(self, requests: Any, given: Any) -> Any:
         first, _ = super().commitMany(requests, given)
         return [first, IDL.Result()]
+
+
+@pytest.mark.parametrize("rows", get_args(KeptRows))
+def test_a_client_knows_which_rows_its_server_keeps(rows: KeptRows) -> None:
+    store = LocalStore(MemoryStore(), SystemClock())
+    Engine(store, protocol="fenced", rows=rows)
+    with hosting(Transactional(store)) as port, connect(f"txn://127.0.0.1:{port}") as engine:
+        assert engine.context.rules.rows == rows
+    with pytest.raises(InvalidRequestError, match="rows are of the server"):
+        connect(f"txn://127.0.0.1:{port}", rows=rows)
 
 
 class Older(Transactional):

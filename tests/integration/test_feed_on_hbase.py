@@ -4,15 +4,20 @@ from __future__ import annotations
 
 import uuid
 from collections import Counter
+from contextlib import nullcontext
+from functools import partial
+from typing import get_args
 
 import pytest
 
 from tests.integration.hbase import HBase
-from txn import Key, Mutation, connect
+from txn import InvalidRequestError, Key, Mutation, Outcome, connect
 from txn.model import Check
 from txn.protocol.row import column, status_key
-from txn.protocol.statuses import ProtocolName, Status
-from txn.reading.feed import Bounds, ChangeFeed, Decided, Offset, read_changes
+from txn.protocol.statuses import KeptRows, ProtocolName, Status
+from txn.reading.feed import Bounds, ChangeFeed, Decided, Offset, read_changes, refuse_rowless
+from txn.reading.instants import find_instant, restore_rows
+from txn.spans import Span
 
 DELAY_MS = 50  # all clocks are one here
 COMMITS = 12
@@ -58,6 +63,36 @@ def test_each_transaction_is_told_once_and_by_the_time_of_its_decision(
         assert [change.value for change in of_one] == [b"%d" % i for i in range(COMMITS)]
         versions = [change.timestamp for change in of_one]
         assert [change.replaced for change in of_one] == [0, *versions[:-1]]
+
+
+@pytest.mark.parametrize("rows", get_args(KeptRows))
+def test_a_commit_in_one_unit_is_told_where_the_database_keeps_all_rows(
+    hbase: HBase, rows: KeptRows
+) -> None:
+    name, keeps_rows = f"fed-{uuid.uuid4().hex[:8]}", rows == "always"
+    key = Key("a", "d", "v", name)
+    open_engine = partial(connect, hbase.native, transactions=f"{name}-txn")
+    with open_engine(protocol="fenced", rows=rows) as engine:
+        engine.ensure_table(name, ["d"])
+        start = Offset(engine.context.clock.wall_ms() - 1)
+    for number, uri in enumerate((hbase.native, hbase.thrift2)):
+        with connect(uri, transactions=f"{name}-txn") as engine:
+            done = engine.commit([Mutation(key, f"{number}")])
+            outcome = engine.outcome(done.transaction)
+            assert outcome is (Outcome.COMMITTED if keeps_rows else Outcome.UNKNOWN)
+            with nullcontext() if keeps_rows else pytest.raises(InvalidRequestError):
+                refuse_rowless(engine.context, is_known=False)
+    with open_engine() as engine:
+        engine.context.clock.sleep_ms(DELAY_MS + 1)
+        feed = ChangeFeed(engine.context, Bounds(DELAY_MS))
+        told = read_changes(engine.context, feed.list_part(start, feed.find_end(start)))
+        assert [change.value for change in told] == ([b"0", b"1"] if keeps_rows else [])
+        instant = find_instant(engine.context, Bounds(0, 10_000))
+        engine.commit([Mutation(key, "2")])
+        if keeps_rows:
+            span = Span(name.encode())
+            (row,) = restore_rows(engine.context, [span], instant, engine.backend.scan(span))
+            assert row.cells[key].value == b"1"
 
 
 def test_gateways_tell_the_same_and_are_told_of(hbase: HBase) -> None:

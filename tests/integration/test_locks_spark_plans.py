@@ -13,7 +13,7 @@ from pyspark.sql import SparkSession
 
 from txn import Engine
 from txn.errors import InvalidRequestError
-from txn.locks.hive.functions import BUILT_IN
+from txn.locks.hive.model import BUILT_IN
 from txn.locks.hive.sql import requests
 from txn.locks.opening import open_stored
 from txn.locks.spark import locked_sql, session_requests

@@ -31,7 +31,7 @@ from tests.tracing import (
 )
 from txn import AssertionFailedError, Exact, Key, Mutation, connect
 from txn.clock import SystemClock
-from txn.server.listening import listen
+from txn.server.options import listen
 from txn.server.ports import Server
 from txn.service import messages
 from txn.service.server import Transactional

@@ -18,11 +18,16 @@ from tests.console.visits import ask, post
 from tests.integration.commands import run_here
 from tests.integration.hbase import HBase
 from txn import Engine, Key, Mutation, connect
+from txn.model import DATABASE_ENTRY
 from txn.protocol.statuses import Status
 from txn.stores import open_store
+from txn.stores.hbase.native.messages import PB
+from txn.stores.hbase.native.store import NativeStore
+from txn.stores.hbase.schema import ENDPOINT, PURGE
 from txn.testing.faulty import Call, Crash, Fault, FaultyStore, Reply
 
 PATIENCE_S = 60
+CONSTRAINTS = b"|org.apache.hadoop.hbase.constraint.ConstraintProcessor|1073741823|"
 
 
 def make_names() -> tuple[str, str]:
@@ -70,6 +75,76 @@ def test_every_command_works_on_hbase(hbase: HBase) -> None:
         examined = run("doctor", data)
         assert examined.returncode == 0, examined.stdout
         assert [list(store.scan(table.encode())) for table in (transactions, data)] == before
+
+
+def make_old_table(store: NativeStore, table: bytes) -> None:
+    """Create a table as another program may have done, without the endpoint."""
+    settings = {b"BLOOMFILTER": b"NONE", b"COMPRESSION": b"GZ", b"VERSIONS": b"7"}
+    schema = PB.TableSchema(table_name=PB.TableName(namespace=b"default", qualifier=table))
+    schema.attributes.add(first=b"coprocessor$1", second=CONSTRAINTS)
+    schema.attributes.add(first=b"MAX_FILESIZE", second=b"77000000")
+    for name in (b"d", b"e"):
+        family = schema.column_families.add(name=name)
+        family.configuration.add(name="some.setting", value="kept")
+        family.configuration.add(name=PURGE, value="90000000")
+        for first, second in settings.items():
+            family.attributes.add(first=first, second=second)
+    store._tables._carry_out(table, "CreateTable", PB.CreateTableRequest(table_schema=schema))
+
+
+def read_settings(store: NativeStore, table: bytes) -> set[tuple[object, ...]]:
+    """Return the settings of a table and, with its name, of each family."""
+    schema = store._tables._find_schema(table)
+    found: set[tuple[object, ...]] = {(pair.first, pair.second) for pair in schema.attributes}
+    for family in schema.column_families:
+        found |= {(family.name, pair.first, pair.second) for pair in family.attributes}
+        found |= {(family.name, pair.name, pair.value) for pair in family.configuration}
+    return found
+
+
+def test_an_old_table_gets_the_endpoint_and_keeps_all_else(hbase: HBase) -> None:
+    data, transactions = make_names()
+    table, key = data.encode(), Key("x", "d", "v", data)
+
+    def run(*words: str, store: str = hbase.native) -> CompletedProcess[str]:
+        return run_here(*words, "--store", store, COLUMNS="300")
+
+    def list_endpoints() -> dict[str, bool | None]:
+        lines = run("table", "ls", "--json").stdout.splitlines()
+        found = {told["table"]: told["endpoint"] for told in map(json.loads, lines)}
+        return {name: found[name] for name in (transactions, data)}
+
+    with connect(hbase.native, transactions=transactions) as engine:
+        store = engine.context.store
+        assert isinstance(store, NativeStore)
+        make_old_table(store, table)
+        engine.commit([Mutation(key, "1")])
+        before = read_settings(store, table)
+        assert list_endpoints() == {transactions: True, data: False}
+        examined = run("doctor", data, "--transactions", transactions)
+        assert examined.returncode == 0
+        assert f"txn table endpoint {data}; txn table ls" in examined.stdout
+
+        by_gateway = run("table", "endpoint", data, store=hbase.thrift2)
+        assert (by_gateway.returncode, by_gateway.stdout) == (
+            1,
+            f"alter '{data}', METHOD => 'table_att', 'coprocessor' => '|{ENDPOINT}||'\n",
+        )
+        assert read_settings(store, table) == before
+
+        document = {"table": data, "endpoint": True, "command": None}
+        for _ in range(2):  # the second changes nothing
+            assert json.loads(run("table", "endpoint", data, "--json").stdout) == document
+            named = (b"coprocessor$2", b"|%b|1073741823|" % ENDPOINT.encode())
+            assert read_settings(store, table) == before | {named}
+        assert list_endpoints() == {transactions: True, data: True}
+        assert "endpoint" not in run("doctor", data, "--transactions", transactions).stdout
+        assert [cell and cell.value for cell in engine.read([key]).values()] == [b"1"]
+        assert engine.commit([Mutation(key, "2")]).complete
+
+        store.assign_table(table, transactions.encode())
+        owned = {(name, DATABASE_ENTRY, transactions) for name in (b"d", b"e")}
+        assert read_settings(store, table) == before | {named} | owned
 
 
 def wait_for(served: ServedConsole, path: str, pattern: str) -> None:

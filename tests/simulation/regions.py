@@ -94,14 +94,20 @@ class RegionStore(Wrapper):
             self.flush(self.region_of(edit.key))
 
     def check_and_put(self, checks: Sequence[Check], *, durable: bool = True) -> list[bool]:
-        """Carry out the checks in order. One that is refused waits for no log."""
+        """Carry out the checks in order. One that is refused waits for no log. Of several, those
+        of an empty cell put at the server's time even if the cell is newer."""
         answers: list[bool] = []
         copies: list[RowCopy] = []
 
         def work() -> None:
+            now_ms = self._inner._clock.wall_ms()
             for check in checks:
                 copies.append(self._copy_row(check.key))
-                answers.extend(self._inner.check_and_put([check], durable=durable))
+                dated = check
+                if len(checks) > 1 and check.expected == FREE:
+                    edits = [Edit(key, value, now_ms) for key, value in check.puts]
+                    dated = check._replace(puts=(), edits=(*edits, *check.edits))
+                answers.extend(self._inner.check_and_put([dated], durable=durable))
 
         self._inner.atomically(work)  # all or none, if a table is gone
         for check, copy, done in zip(checks, copies, answers, strict=True):

@@ -28,7 +28,7 @@ def brief(item: Item) -> str:
         case bytes():
             return short(item)
         case _:
-            return f"[{', '.join(map(brief, item))}]"
+            return f"({', '.join(map(brief, item))})"
 
 
 def short(value: bytes) -> str:

@@ -3,7 +3,6 @@ the same when it is read again."""
 
 from __future__ import annotations
 
-from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -32,7 +31,7 @@ def spoil_offsets(patch: Patch, **changes: Any) -> None:
 
     def make(self: Survey, until_ms: int, bounds: Bounds) -> Offset:
         found = {name: change(self) for name, change in changes.items()}
-        return replace(make_offset(self, until_ms, bounds), **found)
+        return make_offset(self, until_ms, bounds)._replace(**found)
 
     patch.setattr(Survey, "make_offset", make)
 

@@ -64,7 +64,7 @@ def tell(conflicts: int, helped: int) -> str:
 def count(servers: ServerMetrics) -> ServerCounts:
     """Ask the servers; return what they have told until now."""
     servers.refresh()
-    counts = servers.read()
+    counts = servers.last
     assert counts is not None
     return counts
 
@@ -136,7 +136,7 @@ def test_a_server_that_answers_anything_else_keeps_no_other_from_being_asked(
 def test_a_server_that_does_not_answer_is_named() -> None:
     nobody = "http://127.0.0.1:1/metrics"
     assert "refused" in count(ServerMetrics([nobody], ManualClock())).silent[nobody]
-    assert ServerMetrics([], ManualClock()).read() is None
+    assert ServerMetrics([], ManualClock()).last is None
 
 
 def test_an_address_that_is_none_is_refused() -> None:

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+from typing import get_args
+
 import pytest
 
 from recovery import check, convert, find_obstacles, repair_all, summary
@@ -11,8 +14,9 @@ from txn.client.parts import PartsClient
 from txn.errors import InvalidRequestError
 from txn.model import Delete, Edit, Key, Mutation
 from txn.protocol.protocols import protocol_key
-from txn.protocol.statuses import ProtocolName, Status
+from txn.protocol.statuses import SIX_PHASE, KeptRows, ProtocolName, Status
 from txn.request import Outcome
+from txn.testing.faulty import Call, Fault, FaultyStore
 
 pytestmark = pytest.mark.usefixtures("rows_for_all")
 
@@ -117,6 +121,50 @@ def test_somebody_else_may_be_first() -> None:
     world.store.write([Edit(protocol_key(b"txn"), b"later", world.clock.wall_ms() + 1)])
     with pytest.raises(InvalidRequestError, match="another client"):
         convert(world.engine.context, "six-phase")
+
+
+def test_which_rows_a_fenced_database_keeps_is_changed_at_once() -> None:
+    """Another conversion, or the rest of an interrupted one, keeps the setting."""
+    world = World(protocol="fenced")
+    name, setting = protocol_key(b"txn"), protocol_key(b"txn", b"rows")
+    stopped_at(world, Status.ASSERTED)
+    context = world.engine.context
+    for rows in get_args(KeptRows):
+        world.clock.advance(10)
+        for given in (rows, None):
+            convert(context, "fenced", rows=given)
+            assert world.value(setting) == rows.encode()
+            assert world.client().context.rules.rows == rows
+        world.store.write([Edit(name, b"fenced", world.clock.wall_ms() + 1)])
+        convert(context, "fenced", rows=rows)
+        assert (world.value(name), world.value(setting)) == (b"fenced/2", rows.encode())
+    with pytest.raises(InvalidRequestError, match="always keeps rows"):
+        convert(context, "six-phase", rows="needed")
+    convert(context, "fenced", rows="always")
+    for wanted in ("six-phase", "fenced"):
+        world.clock.advance(10)
+        convert(world.client().context, wanted)
+        world.protocol = None
+    assert (world.value(name), world.value(setting)) == (b"fenced/2", b"needed")
+    world.clock.advance(10)
+    convert(replace(context, rules=SIX_PHASE), "fenced", rows="always")  # opened before the last
+    assert world.value(setting) == b"always"
+
+
+def test_a_setting_that_somebody_else_changes_is_not_overwritten() -> None:
+    world = World(protocol="fenced")
+    setting = protocol_key(b"txn", b"rows")
+
+    def plan(call: Call) -> Fault:
+        if call.method == "check_and_put":
+            world.store.write([Edit(setting, None, world.clock.wall_ms())])
+            world.clock.advance(1)
+        return Fault()
+
+    context = replace(world.engine.context, store=FaultyStore(world.store, plan))
+    with pytest.raises(InvalidRequestError, match="another client"):
+        convert(context, "fenced", rows="always")
+    assert world.value(setting) is None
 
 
 @BOTH

@@ -108,7 +108,9 @@ def test_the_clocks_and_its_name_matter_more_to_a_fenced_database() -> None:
     world.engine.commit([Mutation(X, b"1"), Mutation(Y, b"1")])
     world.store.write([Edit(protocol_key(b"txn"), None, world.clock.wall_ms() + 1)])
     told = about("protocol", examined(world.store, world))
-    assert told.seen.startswith("fenced, which is not written down: txn init does it")
+    assert told.seen.startswith(
+        "fenced (rows: needed), which is not written down: txn init does it"
+    )
 
 
 def test_it_leaves_nothing_behind(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -174,6 +176,20 @@ def test_a_server_that_does_not_behave_is_found() -> None:
         world = World()
         (found,) = wrong(examined(Odd(world.store, fault=fault), world))
         assert (found.about, found.verdict, found.mend != "") == (part, Verdict.WRONG, True)
+
+
+def test_tables_that_take_a_request_for_each_row_are_named(monkeypatch: pytest.MonkeyPatch) -> None:
+    """All work as they are, so nothing is wrong."""
+    world = World()
+    store = Odd(world.store)
+    for endpoints, lacking in (
+        ({b"txn": False, TABLE: False, b"other": False}, "txn data"),
+        ({b"txn": False, TABLE: True}, "txn"),
+    ):
+        monkeypatch.setattr(store, "find_endpoints", lambda endpoints=endpoints: endpoints)
+        (told,) = wrong(examined(CountingStore(store), world))
+        assert (told.about, told.verdict) == ("endpoint", Verdict.CAUTION)
+        assert told.mend.startswith(f"txn table endpoint {lacking}; ")
 
 
 def test_missing_tables_are_named() -> None:

@@ -13,7 +13,7 @@ import pytest
 from tests.unit.fake_server import FakeServer
 from txn.clock import SystemClock, poll
 from txn.errors import CorruptRowError, NotApplied, StoreError
-from txn.locks.zookeeper.client import Ensemble, ReplyLost, ZooKeeperClient, create_node
+from txn.locks.zookeeper.client import Ensemble, ReplyLost, ZooKeeperClient
 from txn.locks.zookeeper.queues import _decode_note
 from txn.stores.hbase.native.registry import Registry
 from txn.stores.hbase.native.servers import Servers
@@ -138,7 +138,7 @@ def test_nonsense_is_a_failure_of_the_call_and_not_the_end_of_the_client(
 def test_a_transaction_without_its_results_may_have_been_done(body: bytes) -> None:
     is_told = pytest.raises(ReplyLost)
     with client_of(answer_with(lambda number: reply(number, body))) as client, is_told:
-        client.apply([create_node("/x", b"")])
+        client.apply([], [("/x", b"")])
 
 
 @pytest.mark.parametrize(

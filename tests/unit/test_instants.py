@@ -8,6 +8,7 @@ from itertools import count
 
 import pytest
 
+from recovery import convert
 from tests.simulation.calls import asks_for
 from tests.simulation.puppets import Puppet
 from tests.simulation.world import World as Stage
@@ -104,7 +105,7 @@ def test_what_is_undecided_at_the_instant_comes_after_it(world: World) -> None:
     instant = plan(world.engine)
     assert instant.undecided == {held}
     assert instant.low_ms < instant.recent_ms - BOUNDS.lateness_ms
-    early = replace(instant, undecided=frozenset())
+    early = instant._replace(undecided=frozenset())
     mark = instant.find_mark(held)
     seen = instants.Placement(held, mark, True, mark)
     assert early.covers(seen) and not instant.covers(seen)
@@ -121,7 +122,7 @@ def test_a_long_transaction_that_decides_later_is_taken_back(
     held = Puppet(world, lambda engine: engine.commit([Mutation(x, b"2")]))
     held.until(asks_for(Status.ASSERTED))
     world.clock.advance(4_000)
-    short = replace(BOUNDS, lateness_ms=1_000)
+    short = BOUNDS._replace(lateness_ms=1_000)
     instant = find_instant(world.engine().context, short)
     held.finish()
     assert read(world.engine(), instant) == {b"x": b"1"}
@@ -292,7 +293,7 @@ def test_each_region_is_marked_by_its_server(world: World) -> None:
     context = replace(world.engine.context, store=store)
     instant = find_instant(context, BOUNDS)
     assert instant.splits == (b"transaction.5",) and len(instant.marks) == 2
-    marked = replace(instant, marks=(1, 2))
+    marked = instant._replace(marks=(1, 2))
     assert [marked.find_mark(row) for row in (b"transaction.1", b"transaction.7")] == [1, 2]
     assert not [row for row in world.store.scan(b"txn") if row.row.endswith(b"\0clock")]
 
@@ -308,5 +309,8 @@ def test_transactions_without_a_row_are_refused_unless_said_so(world: World) -> 
     if world.protocol == "fenced":
         with pytest.raises(InvalidRequestError, match="rowless=skip"):
             refuse_rowless(apart, is_known=False)
+        world.clock.advance(10)
+        convert(world.engine.context, "fenced", rows="always")
+        refuse_rowless(Engine(StepByStep(world.store)).context, is_known=False)
     else:
         refuse_rowless(apart, is_known=False)

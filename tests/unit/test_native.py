@@ -29,6 +29,7 @@ from tests.unit.fake_region_server import FakeRegionServer as Server
 from tests.unit.interrupting import Interrupt
 from txn.clock import ManualClock, poll
 from txn.errors import (
+    InvalidRequestError,
     MaybeApplied,
     NotApplied,
     StoreError,
@@ -641,6 +642,25 @@ def test_a_namespace_is_made_only_if_it_is_missing(server: Server, store: Store)
     server.before, server.schemas = before, []
     store.ensure_table(b"new:t", FAMILIES)
     assert (server.count("CreateTable"), server.count("CreateNamespace")) == (3, 1)
+
+
+def test_a_master_that_refuses_the_endpoint_makes_the_table_without(
+    server: Server, store: Store
+) -> None:
+    """A new table names it, unless the master forbids that."""
+    store.ensure_table(b"t", FAMILIES)
+    assert store.find_endpoints() == {b"t": True}
+
+    def before(number: int, method: str) -> None:
+        if method == "CreateTable" and number in refused:
+            raise Refuse("!DoNotRetryIOException")
+
+    server.before, server.schemas, refused = before, [], {2, 4, 5}
+    store.ensure_table(b"t", FAMILIES)
+    assert (server.count("CreateTable"), store.find_endpoints()) == (3, {b"t": False})
+    server.schemas = []
+    with pytest.raises(InvalidRequestError, match="cannot make the table"):
+        store.ensure_table(b"t", FAMILIES)
 
 
 def test_a_busy_master_may_take_longer_than_a_call(

@@ -44,7 +44,7 @@ from txn.protocol.codec import (
 from txn.protocol.row import marker_key
 from txn.protocol.statuses import PROTOCOLS, ProtocolName, Status
 from txn.request import MAX_CONTENT, MAX_RETENTION_MS
-from txn.server.listening import listen
+from txn.server.options import listen
 from txn.server.ports import Server
 from txn.service.server import Transactional
 from txn.stores import open_store

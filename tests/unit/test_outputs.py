@@ -127,6 +127,7 @@ def test_commands_show_stored_text_literally(run: Run, row_key: str, tmp_path: P
         ["doctor", TABLE.decode(), EVIL],
         ["convert", "fenced", "--scan", TABLE.decode()],
         ["table", "take-over", TABLE.decode()],
+        ["table", "endpoint", TABLE.decode()],
         ["purge", "--once", show_text(EVIL.replace("\\", r"\\"))],
         ["purge", row_key, "--unfinished"],
         ["purge", EVIL],

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import get_args
+
 import pytest
 
 from tests.unit.worlds import World, X, Y
@@ -11,11 +13,18 @@ from txn.errors import CorruptRowError
 from txn.model import Edit, Key, Mutation
 from txn.protocol.protocols import find_rules, protocol_key
 from txn.protocol.row import marker_key
-from txn.protocol.statuses import FENCED, PROTOCOLS, SIX_PHASE, ProtocolName
+from txn.protocol.statuses import (
+    FENCED,
+    FENCED_WITH_ROWS,
+    PROTOCOLS,
+    SIX_PHASE,
+    KeptRows,
+    ProtocolName,
+)
 from txn.stores import open_store
 from txn.testing.faulty import Call, Fault, FaultyStore, Reply
 
-NAME = protocol_key(b"txn")
+NAME, ROWS = protocol_key(b"txn"), protocol_key(b"txn", b"rows")
 
 
 class Lacking(FaultyStore):
@@ -31,6 +40,53 @@ def test_a_new_database_has_the_protocol_that_is_wanted(name: ProtocolName) -> N
     world = World(protocol=name)
     assert world.value(NAME) == PROTOCOLS[name].stored_name == name.encode() + b"/2"
     assert Engine(world.store, clock=world.clock).context.rules is PROTOCOLS[name]
+
+
+@pytest.mark.parametrize("rows", get_args(KeptRows))
+def test_a_fenced_database_says_which_rows_it_keeps_in_one_write_and_one_read(
+    rows: KeptRows,
+) -> None:
+    clock, calls = ManualClock(), list[str]()
+
+    def plan(call: Call) -> Fault:
+        calls.append(call.method)
+        return Fault()
+
+    store = FaultyStore(open_store("memory://", clock), plan)
+    Engine(store, clock=clock, protocol="fenced", rows=rows)
+    wanted = FENCED_WITH_ROWS if rows == "always" else FENCED
+    assert (str(wanted), wanted.keeps_rows) == (f"fenced (rows: {rows})", rows == "always")
+    cells = store.read([NAME, ROWS])
+    assert [cell and cell.value for cell in cells.values()] == [b"fenced/2", rows.encode()]
+    assert calls.count("check_and_put") == 1
+    calls.clear()
+    for given in (None, rows):
+        assert Engine(store, clock=clock, rows=given).context.rules is wanted
+    assert calls.count("read") == 2
+    other: KeptRows = "needed" if rows == "always" else "always"
+    with pytest.raises(InvalidRequestError, match=f"fenced --rows {other}`.*found='{rows}'"):
+        Engine(store, clock=clock, rows=other)
+    assert find_rules(store, b"txn") is wanted
+
+
+def test_a_fenced_database_that_does_not_say_keeps_the_rows_that_it_needs() -> None:
+    world = World(protocol="fenced")
+    world.store.write([Edit(ROWS, None, world.clock.wall_ms())])
+    assert world.client().context.rules is FENCED
+    world.store.write([Edit(ROWS, b"some", world.clock.wall_ms() + 1)])
+    with pytest.raises(CorruptRowError, match=r"unknown protocol.*some"):
+        world.client()
+
+
+def test_six_phases_always_keep_rows() -> None:
+    store, clock = open_store("memory://", ManualClock()), ManualClock()
+    with pytest.raises(InvalidRequestError, match="six-phase protocol always keeps rows"):
+        Engine(store, clock=clock, rows="needed")
+    assert find_rules(store, b"txn") is None
+    assert Engine(store, clock=clock, rows="always").context.rules is SIX_PHASE
+    assert SIX_PHASE.keeps_rows and store.read([ROWS]) == {ROWS: None}
+    with pytest.raises(InvalidRequestError, match="six-phase protocol always keeps rows"):
+        Engine(store, clock=clock, rows="needed")
 
 
 @pytest.mark.parametrize(("found", "wanted"), [("fenced", "six-phase"), ("six-phase", "fenced")])
@@ -96,6 +152,10 @@ def test_of_two_that_make_a_database_the_second_takes_what_the_first_wrote() -> 
     with pytest.raises(InvalidRequestError, match="found='fenced'"):
         Engine(FaultyStore(store, plan), clock=world.clock, protocol="six-phase")
     assert Engine(FaultyStore(store), clock=world.clock).context.rules is FENCED
+    store = open_store("memory://", world.clock)
+    others.clear()
+    with pytest.raises(InvalidRequestError, match="found='needed'"):
+        Engine(FaultyStore(store, plan), clock=world.clock, protocol="fenced", rows="always")
 
 
 def test_a_lost_answer_leaves_no_doubt_of_the_protocol() -> None:

@@ -189,8 +189,11 @@ def test_tables_are_listed_with_their_databases(uri: str, run: Run) -> None:
         "databases": ["txn"],
         "protocol": "six-phase",
         "refusals": [],
+        "endpoint": None,
     }
     assert "TTL" in documents["cache"]["refusals"][0]
+    assert run("table", "endpoint", "cache").out == "table cache: this store needs no endpoint\n"
+    assert run("table", "endpoint", "absent").code == 2
 
 
 @pytest.mark.parametrize("wrong", ["", "transaction --once token", "--once token", "transaction"])

@@ -29,7 +29,7 @@ from txn.errors import (
 )
 from txn.model import Cell, Delete, Key, Mutation
 from txn.request import Request
-from txn.stores.hbase.schema import make_assign_command
+from txn.stores.hbase.schema import make_assign_command, make_endpoint_command
 from txn.text import (
     LONGEST_REASON,
     assertion_text,
@@ -168,6 +168,7 @@ def test_a_command_to_paste_quotes_its_names(name: bytes) -> None:
 )
 def test_a_command_for_hbases_shell_quotes_its_names(name: bytes, written: str) -> None:
     assert make_assign_command(name, [b"d"], b"x").startswith(f"alter {written}, {{NAME => 'd'")
+    assert make_endpoint_command(name).startswith(f"alter {written}, METHOD => 'table_att', '")
 
 
 TEXT = "t/x/d:v"

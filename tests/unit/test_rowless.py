@@ -7,6 +7,7 @@ from functools import partial
 
 import pytest
 
+from recovery import convert
 from tests.unit.worlds import (
     DOWN,
     LOST,
@@ -114,6 +115,15 @@ def test_it_makes_two_calls_and_no_row() -> None:
     assert world.store.read([X])[X] == Cell(b"1", done.timestamp)
     assert world.lock == FencedLock(1, names=strip_database(done.transaction)[-8:])
     assert world.engine.outcome(done.transaction) is Outcome.UNKNOWN
+
+
+def test_it_makes_a_row_where_the_database_keeps_all_rows() -> None:
+    world = OneRow()
+    world.clock.advance(10)
+    convert(world.engine.context, "fenced", rows="always")
+    done = world.client().commit([Mutation(X, b"1")])
+    assert [row.row_key for row in world.rows()] == [done.transaction]
+    assert world.engine.outcome(done.transaction) is Outcome.COMMITTED
 
 
 def test_what_only_asserts_is_done_when_it_is_read() -> None:

@@ -38,7 +38,7 @@ SAMPLES: Mapping[str, tuple[list[Any], Any]] = {
     "read": ([[X, Y]], CELLS),
     "scan": ([SPAN], PAGE),
     "view": ([[X, Y], [SPAN]], (CELLS, [{X: Cell(b"1", 5)}, {}])),
-    "database": ([], IDL.Database(b"txn", "fenced/2")),
+    "database": ([], IDL.Database(b"txn", "fenced/2", True)),
     "outcome": ([b"t"], Outcome.ABORTED),
     "findOnce": ([b"o"], (Outcome.COMMITTED, FIRST)),
     "findOutcome": ([b"request.1.1", 5], (Outcome.UNKNOWN, None)),

@@ -5,7 +5,6 @@ from __future__ import annotations
 import operator
 import uuid
 from collections.abc import Callable
-from dataclasses import replace
 from random import Random
 
 import pytest
@@ -111,7 +110,7 @@ def test_a_condition_that_is_no_range_is_refused(given: str, parts: int, words: 
 
 def test_a_condition_names_its_column_as_spark_does() -> None:
     """In any case, unless there is another that differs in it alone; with backquotes doubled."""
-    row = (replace(part_of(StringType()), name="a`b"),)
+    row = (part_of(StringType())._replace(name="a`b"),)
     found = ((b"x", b"x\0"),)
     assert select_ranges("`A``b` = 'x'", row, ALL, ["a`b", "v"]) == found
     with pytest.raises(InvalidRequestError, match="column='A`b'"):

@@ -101,7 +101,6 @@ WRONG: list[tuple[str, dict[str, str], str]] = [
     ("changes", {"startingOffsets": "yesterday"}, "unknown value.*earliest"),
     ("changes", {"rowless": "maybe"}, "unknown value"),
     ("schema", {"columns": MAPPED["columns"], "row": "id", "hbase.table": "x"}, r"hbase\.table"),
-    ("read", {**MAPPED, "pushDownPredicate": "true"}, "say where"),
     ("read", {**MAPPED, "numPartitions": "0"}, "whole number option='numPartitions'"),
     ("read", {**MAPPED, "view": "changes"}, "readStream"),
     *(

@@ -7,10 +7,11 @@ from typing import Any
 
 import pytest
 from thriftpy2.protocol import TCyBinaryProtocol
+from thriftpy2.thrift import TApplicationException
 from thriftpy2.transport import TCyMemoryBuffer
 
 from txn.server.options import Limits
-from txn.server.wire import Malformed, RequestRefused, Source, WireCall, open_reader
+from txn.server.wire import Malformed, Source, WireCall, open_reader
 from txn.stores.hbase.idl import IDL
 
 ARGUMENTS = IDL.THBaseService.checkAndPut_args
@@ -53,7 +54,7 @@ def test_a_string_in_the_place_of_another_type_is_skipped() -> None:
     at = data.index(b"\x0c\x00\x06")  # the TPut
     spoilt = data[:at] + b"\x0b\x00\x06" + bytes([0, 0, 0, 2]) + b"no" + b"\0"
     refused = read(spoilt, len(spoilt)).refused
-    assert isinstance(refused, RequestRefused)
+    assert isinstance(refused, TApplicationException)
     assert "field 'tput' was not present" in str(refused)
 
 

@@ -9,7 +9,7 @@ from txn.errors import InvalidRequestError
 from txn.events import Listener, silent
 from txn.host.extras import require_extra
 from txn.policy import Policy
-from txn.protocol.statuses import ProtocolName
+from txn.protocol.statuses import KeptRows, ProtocolName
 from txn.request import TRANSACTIONS
 from txn.stores import open_store
 from txn.stores.base import Store
@@ -27,6 +27,7 @@ def connect(
     on_event: Listener = silent,
     clock: Clock | None = None,
     protocol: ProtocolName | None = None,
+    rows: KeptRows | None = None,
     create: bool = True,
     name: str | None = None,
 ) -> Engine:
@@ -46,6 +47,9 @@ def connect(
     salt_buckets: the number of prefixes that spread the transaction rows, 1 to 100.
     protocol: "six-phase" or "fenced": a new database gets it, and an existing one must have it;
     None: the existing one, or six-phase for a new database.
+    rows: of a fenced database: "always", if every transaction leaves a row, or "needed", if only
+    those do whose protocol needs it; chosen as `protocol` is. None: the existing setting, or
+    "needed" for a new database.
     create: whether to create a missing store or transaction table; otherwise it is an
     InvalidRequestError.
 
@@ -53,16 +57,16 @@ def connect(
     None: that of its script or module. Of a server's client, it becomes the label `client`.
 
     A store or server that does not answer is a StoreError, at most a second after
-    `Policy.deadline_ms`. A server has its own transaction table, salt buckets, policy, listener and
-    protocol.
+    `Policy.deadline_ms`. A server has its own transaction table, salt buckets, policy, listener,
+    protocol and rows.
     """
     given = {name: value for name, value in locals().items() if name != "uri"}
     clock = clock or SystemClock()
     if uri.startswith("txn:"):
-        own = (transactions, salt_buckets, policy, protocol)
-        if own != (TRANSACTIONS, 1, None, None) or on_event is not silent:
+        own = (transactions, salt_buckets, policy, protocol, rows)
+        if own != (TRANSACTIONS, 1, None, None, None) or on_event is not silent:
             raise InvalidRequestError(
-                "transactions, salt_buckets, policy, on_event and protocol are the server's own"
+                "transactions, salt_buckets, policy, on_event, protocol and rows are of the server"
             )
         with require_extra("emulator", uri="txn://"):
             from txn.service.client import connect_server  # noqa: PLC0415

@@ -38,7 +38,7 @@ from txn.model import (
 from txn.policy import Pace, Policy
 from txn.protocol.codec import require_same
 from txn.protocol.context import Context
-from txn.protocol.statuses import SIX_PHASE, ProtocolName
+from txn.protocol.statuses import SIX_PHASE, KeptRows, ProtocolName
 from txn.reading.scans import group_by_row
 from txn.reading.snapshot import Snapshot
 from txn.request import (
@@ -81,6 +81,7 @@ class Engine:
         clock: Clock | None = None,
         rng: random.Random | None = None,
         protocol: ProtocolName | None = None,
+        rows: KeptRows | None = None,
         create: bool = True,
         name: str | None = None,
     ) -> None:
@@ -99,7 +100,7 @@ class Engine:
             salt_buckets,
             program=name,
         )
-        self._set_backend(LocalBackend(context, protocol, create=create), table)
+        self._set_backend(LocalBackend(context, protocol, rows, create=create), table)
 
     @classmethod
     def over(cls, backend: Backend, table: str | bytes | None = None) -> Self:

@@ -46,7 +46,7 @@ from txn.protocol.prepare import run_for_available
 from txn.protocol.protocols import choose_rules, require_transactions
 from txn.protocol.recovery import Resolver, make_corrupt_error
 from txn.protocol.row import FAMILY, RowState, is_row_key, marker_key, read_rows
-from txn.protocol.statuses import ProtocolName
+from txn.protocol.statuses import KeptRows, ProtocolName
 from txn.protocol.transaction import PendingCommit, begin_commit, fail_late, is_late, renew
 from txn.reading.columns import scan_columns
 from txn.reading.scans import read_view, scan_rows
@@ -74,7 +74,9 @@ ALONE = 8
 class LocalBackend:
     """Commits and reads with the protocol. Creates its transaction table if it is missing."""
 
-    def __init__(self, context: Context, protocol: ProtocolName | None, *, create: bool) -> None:
+    def __init__(
+        self, context: Context, wanted: ProtocolName | None, rows: KeptRows | None, *, create: bool
+    ) -> None:
         due_ms = context.clock.monotonic_ms() + context.policy.deadline_ms
         ensure = partial(require_transactions, context.store, context.table)
         if create:
@@ -82,7 +84,7 @@ class LocalBackend:
             own = {FAMILY: Family(versions=1, database=plain_table(context.table))}
             ensure = partial(context.store.ensure_table, context.table, own, splits)
         call_until(due_ms, ensure)
-        rules = choose_rules(replace(context, until_ms=due_ms), protocol, create=create)
+        rules = choose_rules(replace(context, until_ms=due_ms), wanted, rows, create=create)
         self._context = context = replace(context, rules=rules)
         self._families = Families(context)
         self._resolver = Resolver(context)

@@ -14,19 +14,12 @@ import secrets
 import subprocess
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import asdict, replace
+from dataclasses import replace
 from functools import partial
 from pathlib import Path
 
 from txn.clock import SystemClock
-from txn.cluster.configuration import (
-    NAMENODE,
-    Role,
-    list_roles,
-    make_class_path,
-    make_command,
-    write_configuration,
-)
+from txn.cluster.configuration import NAMENODE, Role, list_roles, make_command, write_configuration
 from txn.cluster.jars import fetch, read_locked
 from txn.cluster.processes import (
     ClusterError,
@@ -140,7 +133,8 @@ class Cluster:
         self._write()
 
     def _environ(self, jars: Sequence[Path]) -> dict[str, str]:
-        return {**os.environ, "CLASSPATH": make_class_path(self.settings, jars)}
+        # As an option, the class path would flood `ps`.
+        return {**os.environ, "CLASSPATH": ":".join(map(str, [self.settings.conf, *jars]))}
 
     def _answers(self, name: str) -> bool:
         port = self.processes[name].port
@@ -166,7 +160,7 @@ class Cluster:
     def _write(self) -> None:
         document = {
             "settings": self.settings.document(),
-            "processes": [asdict(process) for process in self.processes.values()],
+            "processes": [process._asdict() for process in self.processes.values()],
         }
         path = self.settings.folder / RECORD
         temporary = path.with_suffix(".new")
@@ -220,8 +214,7 @@ def _read_record(folder: Path) -> tuple[Settings, dict[str, Process]]:
 
 
 def _read_last_settings(settings: Settings) -> Settings | None:
-    """Return the settings of the folder's last start, or None for a new folder. Raises ClusterError
-    if no cluster may start here."""
+    """Return the settings of the folder's last start, None if it is new. Raises ClusterError."""
     folder = settings.folder
     if not (folder / RECORD).exists():
         if any(path.name != LOCK for path in folder.iterdir()):
@@ -243,9 +236,8 @@ def _lock_folder(folder: Path) -> Iterator[None]:
         try:
             fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except BlockingIOError:
-            raise ClusterError(
-                "another start or stop is at work here", folder=str(folder)
-            ) from None
+            problem = "another start or stop is at work here"
+            raise ClusterError(problem, folder=str(folder)) from None
         try:
             yield
         finally:

@@ -7,12 +7,11 @@ in from the templates beside this module.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from dataclasses import dataclass
 from html import escape
 from importlib.resources import files
 from pathlib import Path
 from string import Template
+from typing import NamedTuple
 
 from txn.cluster.processes import MARK_PROPERTY
 from txn.cluster.settings import GATEWAYS, Settings
@@ -30,15 +29,8 @@ NAMENODE = "org.apache.hadoop.hdfs.server.namenode.NameNode"
 
 _HBASE = "org.apache.hadoop.hbase"
 _OPENED = (
-    "java.io",
-    "java.lang",
-    "java.lang.reflect",
-    "java.net",
-    "java.nio",
-    "java.util",
-    "java.util.concurrent",
-    "jdk.internal.ref",
-    "sun.nio.ch",
+    *("java.io", "java.lang", "java.lang.reflect", "java.net", "java.nio", "java.util"),
+    *("java.util.concurrent", "jdk.internal.ref", "sun.nio.ch"),
 )
 
 
@@ -87,11 +79,7 @@ def _properties(settings: Settings, *, of_hadoop: bool) -> str:
     )
 
 
-# --------------------------------------------------------------------------------------- processes
-
-
-@dataclass(frozen=True, slots=True)
-class Role:
+class Role(NamedTuple):
     name: str
     main: str
     arguments: tuple[str, ...]
@@ -129,11 +117,6 @@ def list_roles(settings: Settings) -> list[Role]:
         *regions,
         *gateways,
     ]
-
-
-def make_class_path(settings: Settings, jars: Sequence[Path]) -> str:
-    """Return the value of CLASSPATH, a variable because as an option it would flood `ps`."""
-    return ":".join(map(str, [settings.conf, *jars]))
 
 
 def make_command(role: Role, settings: Settings, java: Path, mark: str) -> list[str]:

@@ -14,10 +14,9 @@ import sys
 import tempfile
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor, as_completed
-from dataclasses import dataclass
 from importlib.resources import files
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, NamedTuple
 
 from txn.errors import TxnError
 from txn.host.extras import require_extra
@@ -37,8 +36,7 @@ class JarError(TxnError):
     """A jar cannot be fetched, or its hash differs from the lock file: check the network."""
 
 
-@dataclass(frozen=True, slots=True)
-class Jar:
+class Jar(NamedTuple):
     coordinates: str
     sha256: str
 
@@ -119,18 +117,10 @@ def _maven(folder: Path) -> MavenContext:
     # HBase 2.4 names Hadoop's jars in a default profile, which jgo does not activate by itself.
     profiles = ProfileConstraints(properties={"!hadoop.profile": ""})
     context = MavenContext(
-        PythonResolver(profiles),
-        repo_cache=folder,
-        local_repos=[],
-        timeout=REPOSITORY_TIMEOUT_S,
+        PythonResolver(profiles), repo_cache=folder, local_repos=[], timeout=REPOSITORY_TIMEOUT_S
     )
     context.remote_repos.update(GlobalSettings.load().repositories)
     return context
-
-
-def find_roots(version: str) -> list[str]:
-    """Return the jars whose dependencies include all others."""
-    return [f"org.apache.hbase:{name}:{version}" for name in ("hbase-server", "hbase-thrift")]
 
 
 def _sha256(path: Path) -> str:
@@ -140,7 +130,10 @@ def _sha256(path: Path) -> str:
 
 def lock(wanted: str) -> Iterator[str]:
     """Yield the lines of a new lock file for an HBase version, or for `group:artifact:version`."""
-    about, roots = (wanted, [wanted]) if ":" in wanted else (f"HBase {wanted}", find_roots(wanted))
+    about, roots = wanted, [wanted]
+    if ":" not in wanted:  # the dependencies of these two include all others
+        about = f"HBase {wanted}"
+        roots = [f"org.apache.hbase:hbase-{name}:{wanted}" for name in ("server", "thrift")]
     yield f"# The class path of {about}; written by `python -m txn.cluster.jars {wanted}`."
     with tempfile.TemporaryDirectory() as place:
         context = _maven(Path(place))

@@ -18,9 +18,9 @@ import struct
 import subprocess
 from collections.abc import Iterable, Mapping, Sequence
 from contextlib import suppress
-from dataclasses import dataclass, replace
 from enum import Enum, auto
 from pathlib import Path
+from typing import NamedTuple
 
 from txn.clock import Clock, SystemClock
 from txn.errors import TxnError
@@ -60,8 +60,7 @@ class ProcessState(Enum):
     GONE = auto()
 
 
-@dataclass(frozen=True, slots=True)
-class Process:
+class Process(NamedTuple):
     """A server that was started and may have ended. pid: 0 while unknown."""
 
     name: str
@@ -104,7 +103,7 @@ def identify(process: Process) -> Process:
         return process
     import psutil  # noqa: PLC0415
 
-    there = (replace(process, pid=pid) for pid in reversed(psutil.pids()))
+    there = (process._replace(pid=pid) for pid in reversed(psutil.pids()))
     return next((each for each in there if each.is_alive), process)
 
 
@@ -168,9 +167,6 @@ def _read_state(process: Process) -> ProcessState | None:
         return None
     except psutil.Error:
         return ProcessState.GONE
-
-
-# ---------------------------------------------------------------------------------------- answers
 
 
 def port_answers(port: int) -> bool:

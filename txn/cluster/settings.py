@@ -55,10 +55,8 @@ class Settings:
         if not self.folder.is_absolute():
             raise SettingsError("not an absolute path", folder=str(self.folder))
         if self.region_servers < 1 or (self.region_servers > 1 and not self.distributed):
-            raise SettingsError(
-                "one region server, or several in a distributed cluster: give --distributed",
-                region_servers=self.region_servers,
-            )
+            problem = "one region server, or several in a distributed cluster: give --distributed"
+            raise SettingsError(problem, region_servers=self.region_servers)
         if unknown := sorted(set(self.ports) - set(self.port_names())):
             raise SettingsError("no such ports", names=unknown)
         if self.version:
@@ -69,9 +67,8 @@ class Settings:
         Raises SettingsError if `last` is later: HBase does not read files of later versions."""
         version = find_version(self.version) if self.version else last or HBASE_VERSION
         if last is not None and _order(version) < _order(last):
-            raise SettingsError(
-                "a folder cannot go back to an earlier HBase", has=last, asked=version
-            )
+            problem = "a folder cannot go back to an earlier HBase"
+            raise SettingsError(problem, has=last, asked=version)
         return replace(self, version=version)
 
     @property

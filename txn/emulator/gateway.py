@@ -16,19 +16,9 @@ from thriftpy2.thrift import TApplicationException, TType
 
 from txn.errors import InvalidRequestError, TxnError
 from txn.model import MAX_CELL, MAX_ROW
+from txn.tables import operations as ops
 from txn.tables.catalog import is_table_name
 from txn.tables.changes import key_value_bytes
-from txn.tables.operations import (
-    MAX_TIMESTAMP,
-    FamilySettings,
-    Operation,
-    Put,
-    Range,
-    Reason,
-    Refused,
-    Remove,
-    Result,
-)
 from txn.tables.rows import Rows
 
 CLUSTER = "00000000-0000-4000-8000-74786e2d7365"
@@ -36,11 +26,9 @@ HOST = "localhost"
 PORT = 16020
 DEFAULT_NAMESPACE = b"default"
 FOREVER_S = 2_147_483_647
-WAIT_LIMIT_MS = 20
-"""Cells that lie further in the future are not waited for."""
-
+WAIT_LIMIT_MS = 20  # cells that lie further in the future are not waited for
 HBASE = "org.apache.hadoop.hbase"
-_CLASSES: dict[Reason, str] = {
+_CLASSES: dict[ops.Reason, str] = {
     "table not found": f"{HBASE}.TableNotFoundException",
     "table exists": f"{HBASE}.TableExistsException",
     "table not enabled": f"{HBASE}.TableNotEnabledException",
@@ -59,17 +47,11 @@ _ZEROS: dict[int, int] = {TType.BOOL: 0, TType.I32: 0, TType.I64: 0}  # as in Ja
 _VARIANT = re.compile("(Ver|WithColumns|WithStop|WithSplit)?(Ts)?$")
 """The endings of methods that differ only in their arguments."""
 
-# ---------------------------------------------------------------------------------- names
-
 
 def check_table(name: bytes | None) -> bytes:
-    """Return the name, or refuse it if no table of HBase can have it."""
     if not name or not is_table_name(name):
-        raise Refused("illegal argument", "not a legal table name", table=name)
+        raise ops.Refused("illegal argument", "not a legal table name", table=name)
     return name
-
-
-# ------------------------------------------------------------------------------ arguments
 
 
 def check_time(timestamp: int) -> int | None:
@@ -79,20 +61,20 @@ def check_time(timestamp: int) -> int | None:
 
 
 def time_of(timestamp: int) -> int | None:
-    return None if timestamp == MAX_TIMESTAMP else timestamp
+    return None if timestamp == ops.MAX_TIMESTAMP else timestamp
 
 
 def refuse_negative(timestamp: int) -> None:
     if timestamp < 0:
-        raise Refused("illegal argument", "timestamps are not negative", timestamp=timestamp)
+        raise ops.Refused("illegal argument", "timestamps are not negative", timestamp=timestamp)
 
 
-def range_of(start: bytes | None, stop: bytes | None, *, reverse: bool = False) -> Range:
+def range_of(start: bytes | None, stop: bytes | None, *, reverse: bool = False) -> ops.Range:
     """Return a range of rows. As in HBase, equal bounds mean that one row."""
     first, last = start or b"", stop or b""
     if (longest := max(len(first), len(last))) > MAX_ROW:
-        raise Refused("illegal argument", "a row is at most 32767 bytes", bytes=longest)
-    return Range(first, last, include_stop=bool(first) and first == last, reverse=reverse)
+        raise ops.Refused("illegal argument", "a row is at most 32767 bytes", bytes=longest)
+    return ops.Range(first, last, include_stop=bool(first) and first == last, reverse=reverse)
 
 
 def ttl_of(attributes: Mapping[bytes, bytes] | None) -> int | None:
@@ -101,7 +83,7 @@ def ttl_of(attributes: Mapping[bytes, bytes] | None) -> int | None:
     if given is None:
         return None
     if len(given) < 8:
-        raise Refused("retries exhausted", "a _ttl is 8 bytes", bytes=len(given))
+        raise ops.Refused("retries exhausted", "a _ttl is 8 bytes", bytes=len(given))
     return time_of(int.from_bytes(given[:8], signed=True))
 
 
@@ -110,7 +92,7 @@ def ttl_ms(seconds: int) -> int | None:
     return None if seconds == FOREVER_S else seconds * 1000
 
 
-def ttl_s(settings: FamilySettings) -> int:
+def ttl_s(settings: ops.FamilySettings) -> int:
     return FOREVER_S if settings.ttl_ms is None else settings.ttl_ms // 1000
 
 
@@ -119,13 +101,12 @@ def batch_of(size: int | None) -> int | None:
     return size if size is not None and size > 0 else None
 
 
-def check_sizes(row: bytes, puts: Iterable[Put]) -> None:
+def check_sizes(row: bytes, puts: Iterable[ops.Put]) -> None:
     """Refuse puts that HBase's client does not send; the server's limit is about the same."""
     for family, column, value, *_ in puts:
         if (size := key_value_bytes(row, family, column, value)) > MAX_CELL:
-            raise Refused(
-                "illegal argument", "the cell is too large", cell_bytes=size, limit=MAX_CELL
-            )
+            facts = {"cell_bytes": size, "limit": MAX_CELL}
+            raise ops.Refused("illegal argument", "the cell is too large", **facts)
 
 
 def require(struct: Any, *names: str) -> None:
@@ -133,9 +114,6 @@ def require(struct: Any, *names: str) -> None:
     for name in names:
         if getattr(struct, name) is None:
             raise InternalError("a field is missing", field=name)
-
-
-# -------------------------------------------------------------------------------- changes
 
 
 class PacedRows(Rows):
@@ -149,23 +127,23 @@ class PacedRows(Rows):
 
     __slots__ = ()
 
-    def _finish(self, operations: Sequence[Operation], results: Sequence[Result] = ()) -> None:
-        if any(isinstance(one, Remove) and one.timestamp is None for one in operations):
+    def _finish(self, operations: ops.Operations, results: Sequence[ops.Result] = ()) -> None:
+        if any(isinstance(one, ops.Remove) and one.timestamp is None for one in operations):
             self._wait_for(self._clock.wall_ms() + 1)
         if written := [version.timestamp for result in results for version in result.versions]:
             self._wait_for(max(written))
 
     def mutate_all(
-        self, table: bytes, mutations: Sequence[tuple[bytes, Sequence[Operation]]], *, durable: bool
+        self, table: bytes, mutations: Sequence[tuple[bytes, ops.Operations]], *, durable: bool
     ) -> None:
         """Change many rows. If the server refuses some, the others are changed, as in HBase."""
         with refuse_as_many():
             try:
                 self.mutate(table, mutations, durable=durable)
-            except Refused as refused:
+            except ops.Refused as refused:
                 if refused.reason == "no such column family" and len(mutations) > 1:
                     for each in mutations:
-                        with suppress(Refused):
+                        with suppress(ops.Refused):
                             self.mutate(table, [each], durable=durable)
                 raise
 
@@ -178,9 +156,6 @@ class PacedRows(Rows):
                     return
 
 
-# --------------------------------------------------------------------------------- errors
-
-
 class InternalError(InvalidRequestError):
     """A request at which HBase's gateways fail without an exception of their interface."""
 
@@ -190,7 +165,7 @@ class PartialFailure(InvalidRequestError):
 
     written = "unknown"
 
-    def __init__(self, refused: Refused) -> None:
+    def __init__(self, refused: ops.Refused) -> None:
         super().__init__(f"Failed 1 action: {format_error(refused)}: 1 time")
         self.refused = refused
 
@@ -200,7 +175,7 @@ def refuse_as_many(rows: int = 2) -> Iterator[None]:
     """Turn a refusal into HBase's PartialFailure, if the request is about several rows."""
     try:
         yield
-    except Refused as refused:
+    except ops.Refused as refused:
         if rows < 2 or refused.reason == "illegal argument":
             raise
         raise PartialFailure(refused) from refused
@@ -211,12 +186,12 @@ def fail_internally() -> Iterator[None]:
     """Turn a refusal into the internal error of a gateway that fails before it reads the table."""
     try:
         yield
-    except Refused as refused:
+    except ops.Refused as refused:
         raise InternalError(str(refused)) from refused
 
 
-def reason_of(error: TxnError) -> Reason:
-    return error.reason if isinstance(error, Refused) else "illegal argument"
+def reason_of(error: TxnError) -> ops.Reason:
+    return error.reason if isinstance(error, ops.Refused) else "illegal argument"
 
 
 def format_error(error: TxnError) -> str:
@@ -226,12 +201,8 @@ def format_error(error: TxnError) -> str:
 
 
 def make_internal(method: str, error: Exception) -> TApplicationException:
-    return TApplicationException(
-        TApplicationException.INTERNAL_ERROR, f"Internal error processing {method}: {error}"
-    )
-
-
-# ------------------------------------------------------------------------------- services
+    text = f"Internal error processing {method}: {error}"
+    return TApplicationException(TApplicationException.INTERNAL_ERROR, text)
 
 
 def join_services(
@@ -244,9 +215,8 @@ def join_services(
     to the service's own exception.
     """
     parts = (*parts, SimpleNamespace(getClusterId=lambda: CLUSTER))
-    return SimpleNamespace(
-        **{name: _make_call(service, name, explain, parts) for name in service.thrift_services}
-    )
+    names = service.thrift_services
+    return SimpleNamespace(**{name: _make_call(service, name, explain, parts) for name in names})
 
 
 def _make_call(
@@ -284,6 +254,6 @@ def _name_table(error: TxnError, arguments: tuple[object, ...]) -> TxnError:
     if reason_of(refused) == "table not found" and isinstance(table, bytes):
         try:
             check_table(table)
-        except Refused as worse:
+        except ops.Refused as worse:
             return worse
     return error

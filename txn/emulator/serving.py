@@ -7,7 +7,6 @@ with any store: it may run in front of HBase, for clients that cannot reach HBas
 from __future__ import annotations
 
 import ctypes
-import logging
 import os
 import shutil
 import socket
@@ -17,6 +16,7 @@ from contextlib import ExitStack, suppress
 from dataclasses import dataclass, field
 from functools import partial
 from io import StringIO
+from logging import Logger
 from threading import Timer
 from typing import TYPE_CHECKING, Any, ClassVar, TextIO
 from urllib.parse import urlsplit
@@ -32,8 +32,7 @@ from txn.host.extras import require_extra
 from txn.protocol.statuses import ProtocolName
 from txn.request import TRANSACTIONS
 from txn.server.connection import ServedInterface, Shared
-from txn.server.listening import listen
-from txn.server.options import Limits, Options
+from txn.server.options import Limits, Options, listen
 from txn.server.ports import Server, server_tls_context
 from txn.service.server import Transactional
 from txn.stores import open_ordered, open_store
@@ -82,21 +81,18 @@ class Hosted:
 
     def __post_init__(self) -> None:
         if not self.ports or not set(self.ports) <= set(NAMES):
-            raise InvalidRequestError(
-                "give a port for one of the services: --thrift1, --thrift2 or --transactional",
-                given=[*self.ports],
-            )
+            words = "give a port for one of the services: --thrift1, --thrift2 or --transactional"
+            raise InvalidRequestError(words, given=[*self.ports])
         if self.metrics is not None and "transactional" not in self.ports:
             raise InvalidRequestError("metrics are of transactions: give --transactional as well")
         if self.scheme == "txn":
             raise InvalidRequestError("this store is a server's already: connect to it")
         if not self.is_on_this_machine and set(self.ports) != {"transactional"}:
-            raise InvalidRequestError(
+            words = (
                 "HBase's services can be served from a store on this machine only: from this one "
-                "serve --transactional alone, as HBase has gateways of its own",
-                scheme=self.scheme,
-                known=ON_THIS_MACHINE,
+                "serve --transactional alone, as HBase has gateways of its own"
             )
+            raise InvalidRequestError(words, scheme=self.scheme, known=ON_THIS_MACHINE)
 
     @property
     def scheme(self) -> str:
@@ -112,7 +108,7 @@ def serve(
     hosted: Hosted,
     options: Options,
     ready: Callable[[Mapping[str, int]], None],
-    log: logging.Logger,
+    log: Logger,
     make_app: Callable[[Store], WSGIApplication],
 ) -> None:
     """Serve until SIGTERM or SIGINT. `ready` is called with the ports once all are served.
@@ -167,7 +163,7 @@ def _give_memory_back() -> None:
 
 
 def _prepare(
-    hosted: Hosted, options: Options, clock: Clock, log: logging.Logger
+    hosted: Hosted, options: Options, clock: Clock, log: Logger
 ) -> tuple[OrderedStore | None, Chore]:
     """Return the store's keys, if it is on this machine, and the chore beside serving. Refuse a bad
     store before anything listens."""
@@ -218,9 +214,7 @@ class Compactor:
     long delete markers stay, which is longer than transaction rows do.
     """
 
-    def __init__(
-        self, keys: OrderedStore, clock: Clock, keep_deletes_ms: int, log: logging.Logger
-    ) -> None:
+    def __init__(self, keys: OrderedStore, clock: Clock, keep_deletes_ms: int, log: Logger) -> None:
         self._admin = Admin(keys, clock)
         self._tables = LocalStore(keys, clock)
         self._clock = clock
@@ -320,9 +314,7 @@ class Exposition:
     the exposition before they start, and close it after they end.
     """
 
-    def __init__(
-        self, listening: socket.socket | None, log: logging.Logger, *, shared: bool
-    ) -> None:
+    def __init__(self, listening: socket.socket | None, log: Logger, *, shared: bool) -> None:
         self._listening = listening
         self._log = log
         self._server: Server | None = None
@@ -343,7 +335,6 @@ class Exposition:
         return silent if self._listening is None else self._metrics.Metrics()
 
     def start(self, app: WSGIApplication) -> None:
-        """Begin to answer."""
         assert self._listening is not None
         page = partial(MetricsConnection, app)
         limits = Limits(connections=METRICS_CONNECTIONS, grace_ms=METRICS_GRACE_MS)
@@ -355,7 +346,6 @@ class Exposition:
             self._server.stop()
 
     def forget(self, process: int) -> None:
-        """Remove the gauges of a worker that has ended from the sums."""
         if self._folder is not None:
             self._metrics.forget_process(process)
 

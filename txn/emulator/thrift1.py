@@ -41,6 +41,8 @@ DECLARING = frozenset(
 COMPRESSIONS = ("BROTLI", "BZIP2", "GZ", "LZ4", "LZMA", "LZO", "NONE", "SNAPPY", "ZSTD")
 BLOOM_FILTERS = ("NONE", "ROW", "ROWCOL", "ROWPREFIX_FIXED_LENGTH")
 
+NOW = ops.MAX_TIMESTAMP
+
 Attributes = dict[bytes, bytes] | None
 Columns = Sequence[bytes] | None
 
@@ -74,14 +76,12 @@ class Gateway1:
         self._local = LocalStore(store, clock)
         self._clock = clock
 
-    # ------------------------------------------------------------------------- reading
-
     def get(
         self,
         tableName: bytes,
         row: bytes,
         column: bytes,
-        timestamp: int = ops.MAX_TIMESTAMP,
+        timestamp: int = NOW,
         numVersions: int = 1,
         **_: Attributes,
     ) -> list[Any]:
@@ -96,7 +96,7 @@ class Gateway1:
         tableName: bytes,
         rows: Sequence[bytes],
         columns: Columns = None,
-        timestamp: int = ops.MAX_TIMESTAMP,
+        timestamp: int = NOW,
         **_: Attributes,
     ) -> list[Any]:
         if not rows:
@@ -104,22 +104,19 @@ class Gateway1:
         with gateway.refuse_as_many(len(rows)):
             return _row_results(self._rows.get(tableName, rows, _select(columns, timestamp)))
 
-    # ------------------------------------------------------------------------ changing
-
     def mutateRow(
         self,
         tableName: bytes,
         row: bytes,
         mutations: Sequence[Any],
-        timestamp: int = ops.MAX_TIMESTAMP,
+        timestamp: int = NOW,
         attributes: Attributes = None,
     ) -> None:
         """Apply the deletes, then the puts, which are later and so survive."""
         if not row:
             raise ops.Refused("illegal argument", "a row is 1 to 32767 bytes", bytes=0)
-        removes, puts = _split_mutations(
-            mutations, gateway.check_time(timestamp), gateway.ttl_of(attributes)
-        )
+        at, ttl_ms = gateway.check_time(timestamp), gateway.ttl_of(attributes)
+        removes, puts = _split_mutations(mutations, at, ttl_ms)
         gateway.check_sizes(row, puts)
         durable = is_durable(mutations)
         if removes:
@@ -131,11 +128,11 @@ class Gateway1:
         self,
         tableName: bytes,
         rowBatches: Sequence[Any],
-        timestamp: int = ops.MAX_TIMESTAMP,
+        timestamp: int = NOW,
         attributes: Attributes = None,
     ) -> None:
         """Apply the puts of all rows, then the deletes, which hide them."""
-        changes: list[tuple[bytes, Sequence[ops.Operation]]] = []
+        changes: list[tuple[bytes, ops.Operations]] = []
         durable = False
         with gateway.refuse_as_many():
             ttl_ms = gateway.ttl_of(attributes)
@@ -146,9 +143,8 @@ class Gateway1:
                     _split_cell(mutation.column)
             with gateway.fail_internally():
                 check_row(batch.row)
-                removes, puts = _split_mutations(
-                    batch.mutations, gateway.check_time(timestamp), ttl_ms
-                )
+                at = gateway.check_time(timestamp)
+                removes, puts = _split_mutations(batch.mutations, at, ttl_ms)
             gateway.check_sizes(batch.row, puts)
             if removes or puts:
                 changes.append((batch.row, [*puts, *removes]))
@@ -157,19 +153,12 @@ class Gateway1:
             self._rows.mutate_all(tableName, changes, durable=durable)
 
     def deleteAll(
-        self,
-        tableName: bytes,
-        row: bytes,
-        column: bytes,
-        timestamp: int = ops.MAX_TIMESTAMP,
-        **_: Attributes,
+        self, tableName: bytes, row: bytes, column: bytes, timestamp: int = NOW, **_: Attributes
     ) -> None:
         remove = ops.Remove(*_split_column(column), gateway.check_time(timestamp))
         self._rows.mutate(tableName, [(row, [remove])])
 
-    def deleteAllRow(
-        self, tableName: bytes, row: bytes, timestamp: int = ops.MAX_TIMESTAMP, **_: Attributes
-    ) -> None:
+    def deleteAllRow(self, tableName: bytes, row: bytes, timestamp: int = NOW, **_: Any) -> None:
         remove = ops.Remove(timestamp=gateway.check_time(timestamp))
         self._rows.mutate(tableName, [(row, [remove])])
 
@@ -186,11 +175,8 @@ class Gateway1:
         condition = ops.Condition(*_split_cell(column), "=", value)
         put = ops.Put(*target, mput.value or b"", ttl_ms=gateway.ttl_of(attributes))
         gateway.check_sizes(row, [put])
-        return self._rows.check_and_mutate(
-            tableName, row, condition, [put], durable=mput.writeToWAL
-        )
-
-    # ------------------------------------------------------------------------- counting
+        durable = mput.writeToWAL
+        return self._rows.check_and_mutate(tableName, row, condition, [put], durable=durable)
 
     def atomicIncrement(self, tableName: bytes, row: bytes, column: bytes, value: int) -> int:
         family, qualifier = _split_column(column)
@@ -224,8 +210,6 @@ class Gateway1:
         [result] = self._rows.mutate(append.table, [(append.row, appends)])
         return [IDL.TCell(value, timestamp) for _, _, timestamp, value in result.versions]
 
-    # ------------------------------------------------------------------------- scanners
-
     def scannerOpenWithScan(self, tableName: bytes, scan: Any, **_: Attributes) -> int:
         return self._scanners.open(scan_of(tableName, scan))
 
@@ -235,7 +219,7 @@ class Gateway1:
         startRow: bytes,
         columns: Columns,
         stopRow: bytes = b"",
-        timestamp: int = ops.MAX_TIMESTAMP,
+        timestamp: int = NOW,
         **_: Attributes,
     ) -> int:
         selection = _select(columns, timestamp)
@@ -262,8 +246,6 @@ class Gateway1:
     def scannerClose(self, id: int) -> None:
         if not self._scanners.close(id):
             raise IDL.IllegalArgument(message="scanner ID is invalid")
-
-    # ------------------------------------------------------------------------- tables
 
     def enableTable(self, tableName: bytes) -> None:
         self._admin.enable(gateway.check_table(tableName))
@@ -353,9 +335,6 @@ class Gateway1:
         return int(IDL.TThriftServerType.ONE)
 
 
-# ------------------------------------------------------- between the interface and tables
-
-
 def _split_column(name: bytes | None) -> tuple[bytes, bytes | None]:
     if name is None:
         raise gateway.InternalError("no column")
@@ -371,7 +350,7 @@ def _split_cell(name: bytes | None) -> tuple[bytes, bytes]:
     return family, qualifier
 
 
-def _select(columns: Columns, until: int = ops.MAX_TIMESTAMP, versions: int = 1) -> ops.Selection:
+def _select(columns: Columns, until: int = NOW, versions: int = 1) -> ops.Selection:
     """Select columns (all if none are given) with timestamps before `until`."""
     if versions < 1:
         message = "java.io.IOException: versions must be positive"
@@ -407,12 +386,11 @@ def scan_of(table: bytes, asked: Any) -> Scan:
     table = gateway.check_table(table)
     rows = gateway.range_of(asked.startRow, asked.stopRow, reverse=bool(asked.reversed))
     columns = tuple(map(_split_column, asked.columns or ()))
-    until = ops.MAX_TIMESTAMP if asked.timestamp is None else asked.timestamp
+    until = NOW if asked.timestamp is None else asked.timestamp
     gateway.refuse_negative(until)
     filter_ = None if asked.filterString is None else parse_filter(asked.filterString)
-    selection = ops.Selection(
-        columns, until=until, filter=filter_, batch=gateway.batch_of(asked.batchSize)
-    )
+    batch = gateway.batch_of(asked.batchSize)
+    selection = ops.Selection(columns, until=until, filter=filter_, batch=batch)
     return Scan(table, rows, selection, in_order=bool(asked.sortColumns))
 
 

@@ -27,12 +27,9 @@ KILL_AFTER_MS = 5_000  # after the grace
 POLL_MS = 20
 RECHECK_MS = 1_000  # a signal that another thread took does not wake this one
 
-Work = Callable[[], Callable[[], object]]
-"""Starts to serve in the calling process; returns a function that stops."""
+Work = Callable[[], Callable[[], object]]  # starts to serve here; returns a function that stops
 
-
-Chore = Callable[[], int]
-"""Does a little work; returns how long to rest (ms)."""
+Chore = Callable[[], int]  # does a little work; returns how long to rest (ms)
 
 
 def wait(awaited: Collection[int], chore: Chore) -> int:

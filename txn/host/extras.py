@@ -7,8 +7,7 @@ from contextlib import contextmanager
 
 from txn.errors import InvalidRequestError, annotate
 
-OWN_EXTRAS = {"psycopg": "postgresql"}
-"""Modules that have an extra of their own; it is named instead of the caller's extra."""
+OWN_EXTRAS = {"psycopg": "postgresql"}  # named instead of the caller's
 
 
 @contextmanager

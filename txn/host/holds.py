@@ -27,8 +27,7 @@ V = TypeVar("V")
 
 _REMOVED: Any = object()
 
-Hold = Lock
-"""A lock that only its owner acquires."""
+Hold = Lock  # a lock that only its owner acquires
 
 
 def refuse_own_thread(path: str | None = None) -> InvalidRequestError:
@@ -58,7 +57,6 @@ class Holds(Generic[V]):
         self.entries[ref(hold, self._forget)] = value
 
     def remove(self, hold: Lock) -> None:
-        """Remove a value early."""
         self.entries.pop(ref(hold), None)
 
     def is_first(self, hold: Lock) -> bool:
@@ -86,8 +84,7 @@ class Holds(Generic[V]):
 class OwnLock:
     """A lock that tells a thread whether it holds it; reentrant, but nobody is to rely on that.
 
-    The interpreter looks for the methods of a `with` in the class, finds slots, and calls what is
-    in them: methods of C.
+    The interpreter finds the methods of a `with` in slots of the class: those of C.
     """
 
     __slots__ = ("__enter__", "__exit__", "locked")

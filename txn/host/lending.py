@@ -19,9 +19,7 @@ from typing import Generic, TypeVar
 
 from txn.host.holds import Holds
 
-POLL_MS = 50
-"""How often a waiting thread looks: an interrupted one wakes nobody."""
-
+POLL_MS = 50  # how often a waiting thread looks: an interrupted one wakes nobody
 T = TypeVar("T")
 
 
@@ -40,8 +38,7 @@ class Loan(list[T | None]):
 
 
 class Lender(Generic[T]):
-    """At most `most` things; safe for threads. free: those that nobody has. A closed lender has no
-    place for a new one.
+    """At most `most` things; safe for threads. free: those that nobody has. Closed, it takes none.
 
     close_thing: may be called again after an interruption.
     """
@@ -108,7 +105,6 @@ class Lender(Generic[T]):
         return bool(loan)
 
     def end_loan(self, loan: Loan[T]) -> None:
-        """Return what is in a loan, for the next ones that wait."""
         count = len(loan)
         if self.is_closed:
             self.close_all(loan)

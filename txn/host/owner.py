@@ -1,7 +1,8 @@
-"""The text by which a transaction row names its owner: `program[process id]@host`."""
+"""Names of owners: of transactions, `program[process id]@host`, and of locks, the user's."""
 
 from __future__ import annotations
 
+import getpass
 import os
 import sys
 from functools import lru_cache
@@ -9,8 +10,7 @@ from pathlib import Path
 
 from txn.errors import InvalidRequestError
 
-MAX_NAME = 64
-"""The most characters of a program's name, and of a host's."""
+MAX_NAME = 64  # the most characters of a program's name, and of a host's
 
 
 def name_owner(name: str | None = None) -> str:
@@ -41,3 +41,11 @@ def check_name(name: str | None) -> None:
     if not isinstance(name, str) or not 1 <= len(name) <= MAX_NAME or not name.isprintable():
         words = f"name must be printable text of 1 to {MAX_NAME} characters"
         raise InvalidRequestError(words, given=ascii(name)[: 2 * MAX_NAME])
+
+
+def login_name() -> str:
+    """Return the user's name, or the user id if it has no name, as in a container."""
+    try:
+        return getpass.getuser()
+    except (KeyError, OSError):
+        return str(os.getuid())

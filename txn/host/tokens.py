@@ -10,8 +10,7 @@ from pathlib import Path
 from txn.errors import InvalidRequestError, annotate
 
 MOST_PEERS = 1_000
-PAUSE_MS = 500
-"""How long the answer to a wrong token takes."""
+PAUSE_MS = 500  # how long the answer to a wrong token takes
 
 
 class WrongTokens:
@@ -35,9 +34,8 @@ def read_token(path: Path) -> str:
         is_open = stat.S_ISREG(mode) and mode & 0o006
         token = path.read_text().strip()
     except (OSError, UnicodeError) as error:
-        raise InvalidRequestError(
-            "cannot read the token", file=str(path), cause=str(error)
-        ) from error
+        facts = {"file": str(path), "cause": str(error)}
+        raise InvalidRequestError("cannot read the token", **facts) from error
     if is_open:
         words = f"others can read or write the token's file: chmod 600 {shlex.quote(str(path))}"
         raise InvalidRequestError(words)

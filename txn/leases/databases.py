@@ -72,12 +72,8 @@ TRANSIENT_CLASSES = frozenset({"08", "40", "53", "55", "57"})
 """Lost connections; serialization and deadlocks; resources; lock time-outs; shutdown."""
 
 PERMANENT = (
-    "password authentication failed",
-    "no password supplied",
-    "no pg_hba.conf entry",
-    "does not exist",
-    "invalid ",
-    "unrecognized configuration parameter",
+    *("password authentication failed", "no password supplied", "no pg_hba.conf entry"),
+    *("does not exist", "invalid ", "unrecognized configuration parameter"),
 )
 """Parts of messages without an error code: the server refuses the login or an option."""
 
@@ -100,8 +96,7 @@ long others wait for a client that was stopped while it held a table lock."""
 
 class _SqliteConnection(sqlite3.Connection):
     def close(self) -> None:
-        """Roll back first: a closed connection keeps its locks while a statement of an interrupted
-        thread is referenced."""
+        """Roll back first: else an interrupted thread's statement may keep the locks."""
         with suppress(sqlite3.ProgrammingError):  # it was closed before
             self.rollback()
         super().close()
@@ -317,7 +312,6 @@ class Connections(Forked):
             poll(lambda: not self._is_forking(), int(1000 * FORK_WITHIN_S))
 
     def _connect(self, loan: Loan[_Client]) -> Connection:
-        """Take a connection, or make one in its place."""
         if not self._lender.try_take(loan, is_first=True):
             due_ms = self._clock.monotonic_ms() + 2 * TIMEOUT_S * 1000
             if not self._lender.wait(loan, due_ms):
@@ -333,8 +327,6 @@ class Connections(Forked):
             client.driver.close()
         with suppress(Exception):  # an interrupt may have left its objects half made
             client.connection.invalidate()
-
-    # ------------------------------------------------------------------------------- forks
 
     def before_fork(self) -> None:
         """Wait for running transactions, up to a limit, and close SQLite's connections. No

@@ -200,12 +200,6 @@ def check_duration(given: object, longest_s: float) -> timedelta:
     return timedelta(seconds=check_seconds("duration_s", given, longest_s))
 
 
-def check_lease_id(lease_id: object) -> int:
-    if type(lease_id) is not int or not 0 < lease_id <= LAST_ID:
-        raise InvalidArgumentsError(f"not an id of a lease: lease_id={lease_id!r} limit={LAST_ID}")
-    return lease_id
-
-
 def find_tables(objects: Sequence[Path]) -> tuple[Path, ...]:
     """Return the tables of the objects: objects of different tables never conflict."""
     return tuple(sorted({Path(each.parts[:2]) for each in objects}))

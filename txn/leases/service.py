@@ -15,42 +15,32 @@ from datetime import datetime, timedelta
 from functools import partial
 from typing import Any, NamedTuple, Self, TypeVar
 
-from sqlalchemy import (
-    URL,
-    ColumnElement,
-    Connection,
-    Row,
-    and_,
-    delete,
-    insert,
-    or_,
-    select,
-    update,
-)
+from sqlalchemy import URL, ColumnElement, Connection, Row, and_, delete, insert, select, update
 
 from txn.clock import Clock, SystemClock
 from txn.errors import CorruptRowError, StoreError
 from txn.host.holds import Hold
+from txn.host.owner import login_name
 from txn.leases.databases import UNREADABLE, Connections
 from txn.leases.model import (
     LAST_ID,
     Claims,
     ExceedsMaxLeaseTimeError,
     HeldLease,
+    InvalidArgumentsError,
     Lease,
     LeaseAlreadyExistsError,
     LeaseNotFoundError,
     Objects,
     check_claims,
     check_duration,
-    check_lease_id,
     check_seconds,
     check_user,
     find_tables,
     list_paths,
 )
 from txn.leases.tables import BATCH, leases, match_conflicts, match_overlaps, match_within, now
-from txn.locks.model import LockRequest, Path, login_name, text_of
+from txn.locks.model import LockRequest, Path, text_of
 from txn.model import check_whole
 from txn.policy import Backoff
 
@@ -273,8 +263,6 @@ class LeaseService:
     def __exit__(self, *_: object) -> None:
         self.close()
 
-    # ------------------------------------------------------------------------------- one grab
-
     def _retry_until_granted(self, request: _Grab, due_ms: int) -> int:
         tries = 0
         while True:
@@ -296,7 +284,7 @@ class LeaseService:
         if mine is not None and mine.granted:
             return int(mine.lease_id)  # granted by an attempt whose reply was lost
         # Conflicting leases, and conflicting requests that are before this one in the queue.
-        is_before = or_(this.granted, this.lease_id < (LAST_ID if mine is None else mine.lease_id))
+        is_before = this.granted | (this.lease_id < (LAST_ID if mine is None else mine.lease_id))
         batches = _split_batches(request.objects)
         in_the_way = [and_(match_conflicts(some), is_before) for some in batches]
         found: list[Row[Any]] = []
@@ -372,13 +360,14 @@ def _split_batches(objects: Sequence[Any]) -> list[Sequence[Any]]:
 
 
 def _match_lease(lease_id: int, objects: Sequence[Path]) -> ColumnElement[bool]:
-    whole = and_(this.lease_id == check_lease_id(lease_id), this.granted)
+    if type(lease_id) is not int or not 0 < lease_id <= LAST_ID:
+        raise InvalidArgumentsError(f"not an id of a lease: lease_id={lease_id!r} limit={LAST_ID}")
+    whole = and_(this.lease_id == lease_id, this.granted)
     return and_(whole, this.object.in_([str(each) for each in objects])) if objects else whole
 
 
 def _read_now(connection: Connection) -> datetime:
-    found: datetime = connection.execute(select(now())).scalar_one()
-    return found
+    return connection.execute(select(now())).scalar_one()
 
 
 def _make_columns(request: LockRequest) -> dict[str, str]:

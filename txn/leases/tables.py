@@ -34,13 +34,9 @@ class Utc(TypeDecorator[datetime]):
         return None if value is None else value.astimezone(UTC)
 
     def process_result_value(self, value: Any | None, dialect: sa.Dialect) -> datetime | None:
-        match value:
-            case datetime(tzinfo=None):
-                return value.replace(tzinfo=UTC)
-            case datetime():
-                return value.astimezone(UTC)
-            case _:
-                return None
+        if not isinstance(value, datetime):
+            return None
+        return value.replace(tzinfo=UTC) if value.tzinfo is None else value.astimezone(UTC)
 
 
 class now(FunctionElement[datetime]):

@@ -61,8 +61,7 @@ class Heartbeat:
         self._repeated = (work, self._heartbeat, self._stopped, duration_s / IN_DURATION, on_event)
 
     def start(self) -> None:
-        """Start the thread unless it runs. Another one starts it: an interrupt of this one would
-        leave it half started."""
+        """Start the thread unless it runs; by another one, since this one may be interrupted."""
         if not self._running.locked():
             name = f"txn {self._repeated[0]}"
             thread = threading.Thread(target=self._run, name=name, daemon=True)

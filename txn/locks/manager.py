@@ -11,7 +11,6 @@ import os
 import random
 import socket
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from dataclasses import dataclass
 from functools import partial
 from typing import NamedTuple, Protocol, Self
 from weakref import ref
@@ -20,18 +19,9 @@ from txn.arguments import check_calls
 from txn.clock import Clock
 from txn.errors import CorruptRowError, InvalidRequestError, TxnError
 from txn.host.holds import Hold
+from txn.host.owner import login_name
 from txn.locks.held import Grant, Held, LockLost
-from txn.locks.model import (
-    Lock,
-    LockDenied,
-    LockRequest,
-    Owner,
-    Path,
-    Waiting,
-    as_path,
-    in_order,
-    login_name,
-)
+from txn.locks.model import Lock, LockDenied, LockRequest, Owner, Path, Waiting, as_path, in_order
 from txn.locks.queue import Denial, RetrySchedule
 from txn.model import check_choice
 from txn.policy import Backoff
@@ -39,8 +29,7 @@ from txn.policy import Backoff
 UNLOCKING = Backoff(first_ms=20, longest_ms=640)
 
 
-@dataclass(frozen=True, slots=True)
-class Ticket:
+class Ticket(NamedTuple):
     """A request under way. name: 32 hexadecimal digits that identify its entries."""
 
     name: str
@@ -265,8 +254,7 @@ class LockManager:
 
     def _sweep(self) -> None:
         """Remove entries whose removal failed, that a failed request may still be granted, or that
-        an interrupted thread has dropped. The rest is retried at the next contact, and ends with
-        the session."""
+        an interrupted thread has dropped. The next contact retries the rest."""
         for owed in [asked.entries for asked in list(self._asked.values()) if asked.is_owed]:
             try:
                 self._backend.remove(owed._replace(is_owed=True))

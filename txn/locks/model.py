@@ -9,12 +9,10 @@ lower case. Partition values keep their case.
 
 from __future__ import annotations
 
-import getpass
-import os
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from enum import Enum
-from typing import Literal, Protocol, get_args
+from typing import Literal, NamedTuple, Protocol, get_args
 from urllib.parse import quote, unquote
 
 from txn.arguments import check_calls, check_fields
@@ -66,7 +64,6 @@ class Path:
         return tuple(Path(self.parts[:count]) for count in range(1, len(self.parts)))
 
     def __str__(self) -> str:
-        """Return the path as text; a `/` within a part becomes %2F."""
         return text_of(self.parts)
 
 
@@ -170,8 +167,7 @@ class LockDenied(TxnError):
         self.holders = tuple(holders)
 
 
-@dataclass(frozen=True, slots=True)
-class LockListing:
+class LockListing(NamedTuple):
     """The locks at some moment. is_whole: False if there are more."""
 
     locks: tuple[Lock, ...]
@@ -183,9 +179,6 @@ class LockReader(Protocol):
 
     def list_first(self, most: int) -> LockListing:
         """Return at most `most` held and awaited locks, by path and then by arrival."""
-
-    def close(self) -> None:
-        """Close the connection."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -213,11 +206,3 @@ class Waiting:
             check_whole("deadline_ms", self.deadline_ms)
         check_choice("enabled", self.enabled, (True, False))
         check_choice("fairness", self.fairness, get_args(Fairness))
-
-
-def login_name() -> str:
-    """Return the user's name, or the user id if it has no name, as in a container."""
-    try:
-        return getpass.getuser()
-    except (KeyError, OSError):
-        return str(os.getuid())

@@ -22,8 +22,7 @@ from txn.errors import ConflictError, InvalidRequestError
 from txn.host.extras import import_extra
 from txn.host.holds import SafeEvent
 from txn.locks.held import Held, LockLost
-from txn.locks.hive.functions import BUILT_IN
-from txn.locks.hive.model import DATABASE_SETTING, Column, Table
+from txn.locks.hive.model import BUILT_IN, DATABASE_SETTING, Column, Table
 from txn.locks.hive.settings import HIVE_SETTINGS, from_hive
 from txn.locks.hive.sql import UNKNOWN_FUNCTION, requests
 from txn.locks.manager import LockManager
@@ -89,14 +88,8 @@ class SessionCatalog:
         if kind not in TABLES:
             message = "neither a table nor a view of SQL"
             raise InvalidRequestError(message, name=str(name), kind=kind)
-        columns = self._spark.catalog.listColumns(sql_name)
-        return Table(
-            tuple(
-                Column(column.name.lower(), column.dataType)
-                for column in columns
-                if column.isPartition
-            )
-        )
+        columns = [each for each in self._spark.catalog.listColumns(sql_name) if each.isPartition]
+        return Table(tuple(Column(each.name, each.dataType) for each in columns))
 
     def partitions(self, name: Path) -> Iterable[Sequence[str]]:
         for row in self._spark.sql(f"SHOW PARTITIONS {quoted(name)}").collect():

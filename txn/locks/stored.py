@@ -20,22 +20,14 @@ from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, S
 from contextlib import suppress
 from dataclasses import asdict, dataclass, field
 from itertools import islice
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, get_type_hints
 
+from txn import errors
 from txn.assertions import Exact, Some, Version
 from txn.client.block import OptimisticTransaction
 from txn.client.engine import Engine
 from txn.clock import Clock, SystemClock
 from txn.documents import check_types, parse_stored
-from txn.errors import (
-    AbortedError,
-    AssertionFailedError,
-    CorruptRowError,
-    DeadlineError,
-    InvalidRequestError,
-    StoreClosedError,
-    TxnError,
-)
 from txn.locks.held import Grant, Heartbeat
 from txn.locks.manager import Removal, SessionEnded, Ticket
 from txn.locks.model import Lock, LockListing, LockRequest, Mode, Owner, Path, path
@@ -60,9 +52,6 @@ MOST_OBJECTS = 20_000
 """Most rows that are listed: an object keeps its row, with its token, when its queue is empty."""
 
 
-# ------------------------------------------------------------------------------ rows of queues
-
-
 @dataclass(frozen=True, slots=True)
 class QueuedRequest:
     """One request in a queue, granted or waiting. session: None if the lock survives it."""
@@ -85,10 +74,7 @@ class QueuedRequest:
         )
 
 
-FIELDS: Mapping[str, Any] = {
-    **dict.fromkeys(("ticket", "mode", "owner", "host", "query"), str),
-    **{"session": str | None, "since_ms": int, "granted": bool, "token": int},
-}
+FIELDS = get_type_hints(QueuedRequest) | {"mode": str}
 """The types of a stored request's fields."""
 
 
@@ -118,7 +104,7 @@ class Queue(NamedTuple):
             check_types(stored, {"token": int, "queue": list})
             return Queue(stored["token"], tuple(map(_decode_request, stored["queue"])))
         except (ValueError, TypeError) as error:
-            raise CorruptRowError("not a queue of locks", row=row) from error
+            raise errors.CorruptRowError("not a queue of locks", row=row) from error
 
 
 def _decode_request(stored: dict[str, Any]) -> QueuedRequest:
@@ -135,13 +121,10 @@ def _read_queues(rows: Iterable[Row], within: Path | None = None) -> Iterator[tu
             at = path(row.row.decode())
         except ValueError as error:
             message = "not the row of an object that is locked"
-            raise CorruptRowError(message, row=row.row) from error
+            raise errors.CorruptRowError(message, row=row.row) from error
         if within is None or at == within or within in at.parents:
             for cell in row.cells.values():
                 yield at, Queue.decode(row.row, cell.value)
-
-
-# ----------------------------------------------------------------------------------- sessions
 
 
 class Session:
@@ -175,7 +158,7 @@ class Session:
         that happens when the lease ends."""
         self.heartbeat.ended = True
         self.heartbeat.stop()
-        with suppress(TxnError):
+        with suppress(errors.TxnError):
             self._engine.commit([Delete(self.key)])
 
     def _value(self) -> bytes:
@@ -185,7 +168,7 @@ class Session:
         self._count += 1
         try:
             self._engine.commit([Mutation(self.key, self._value())], [Some(self.key)])
-        except AssertionFailedError:
+        except errors.AssertionFailedError:
             return False
         return True
 
@@ -205,10 +188,9 @@ class Sessions:
     _seen: dict[str, tuple[bytes, int]] = field(default_factory=dict)
 
     def open(self, renewed: Callable[[], None]) -> Session:
-        """Return our live session, or open a new one."""
         with self._guard:
             if self._closed:
-                raise StoreClosedError("the lock manager was closed")
+                raise errors.StoreClosedError("the lock manager was closed")
             own = self._own
             if not own or not own[-1].has_begun or own[-1].heartbeat.lost:
                 key = make_session_key(f"{self._rng.getrandbits(128):032x}", self._table)
@@ -249,7 +231,7 @@ class Sessions:
     def _end(self, key: Key, cell: Cell) -> bool:
         try:
             self._engine.commit([Delete(key)], [Exact(key, cell.value)])
-        except AbortedError:
+        except errors.AbortedError:
             return False  # it lives, or another observer is ending it
         return True
 
@@ -265,10 +247,7 @@ def _read_lease_ms(name: str, cell: Cell) -> int:
         check_types(stored, {"lease_ms": int})
         return int(stored["lease_ms"])
     except ValueError as error:
-        raise CorruptRowError("a lock session does not decode", row=name.encode()) from error
-
-
-# ------------------------------------------------------------------------- the lock manager's
+        raise errors.CorruptRowError("a lock session does not decode", row=name.encode()) from error
 
 
 class StoredQueues:
@@ -380,11 +359,11 @@ class _Attempt:
         try:
             deadline_ms = max(schedule.left_ms or 0, TRY_WITHIN_MS)
             return self._queues.engine.run(work, deadline_ms=deadline_ms)
-        except DeadlineError:
+        except errors.DeadlineError:
             if schedule.left_ms is None:
                 raise
             return denial or Denial(self._wanted[0], ())
-        except AssertionFailedError as failed:
+        except errors.AssertionFailedError as failed:
             if self._session is not None:
                 self._session.heartbeat.ended = True
             raise SessionEnded("our session was ended while we waited") from failed
@@ -453,9 +432,6 @@ class _Attempt:
         return all(cells[key] is not None for key in alive) and all(map(is_granted, tokens))
 
 
-# --------------------------------------------------------------------------- for listing only
-
-
 class StoredLockReader:
     """Lists the locks in one table of a store, which may be missing, and writes nothing."""
 
@@ -473,7 +449,7 @@ class StoredLockReader:
         """Return the first locks, without those of ended sessions. Locks of silent sessions are
         included, since they still exclude others."""
         if not self.is_there:
-            raise InvalidRequestError("no table of locks", table=self._table)
+            raise errors.InvalidRequestError("no table of locks", table=self._table)
         columns = frozenset({(OBJECTS.encode(), COLUMN.encode())})
         rows = scan_rows(self._context, Span(self._table, columns=columns), self._read)
         queues = sorted(islice(_read_queues(rows), MOST_OBJECTS + 1), key=lambda each: each[0])
@@ -489,9 +465,6 @@ class StoredLockReader:
         ]
         is_whole = len(locks) <= most and len(queues) <= MOST_OBJECTS
         return LockListing(tuple(locks[:most]), is_whole)
-
-    def close(self) -> None:
-        """Do nothing: the store's owner closes it."""
 
     def _read(self, keys: Sequence[Key]) -> Snapshot:
         """Read a row that keeps changing as it is, without locks."""

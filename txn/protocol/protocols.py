@@ -1,7 +1,7 @@
-"""Finds out which of the two protocols a database has.
+"""Finds out which of the two protocols a database has, and whether it keeps all rows.
 
-A cell of the transaction table names the protocol; it is written when the table is made. The
-protocol never changes while a client is connected.
+Two cells of the transaction table say so; they are written when the table is made. They never
+change while a client is connected.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from txn.protocol.codec import decode_plan
 from txn.protocol.context import Context, call_store
 from txn.protocol.locks import is_lock_of_rows
 from txn.protocol.row import FAMILY, FREE, PROTOCOL_ROW, is_evidence
-from txn.protocol.statuses import FENCED, PROTOCOLS, SIX_PHASE, ProtocolName, Rules
+from txn.protocol.statuses import FENCED, PROTOCOLS, SIX_PHASE, KeptRows, ProtocolName, Rules
 from txn.stores.base import Families, Store
 
 SAMPLED_ROWS = 50
@@ -34,8 +34,14 @@ def require_transactions(store: Store, table: bytes, *, is_own: bool = True) -> 
         )
 
 
-def protocol_key(table: bytes) -> Key:
-    return Key(PROTOCOL_ROW, FAMILY, b"name", table)
+def protocol_key(table: bytes, column: bytes = b"name") -> Key:
+    return Key(PROTOCOL_ROW, FAMILY, column, table)
+
+
+def list_names(table: bytes, rules: Rules) -> tuple[tuple[Key, bytes], ...]:
+    """Return the cells that name the rules of a database."""
+    name, rows = (protocol_key(table), rules.stored_name), rules.rows.encode()
+    return (name, (protocol_key(table, b"rows"), rows)) if rules.locks_rows else (name,)
 
 
 def find_rules(store: Store, table: bytes) -> Rules | None:
@@ -46,14 +52,17 @@ def find_rules(store: Store, table: bytes) -> Rules | None:
 def find_named(store: Store, table: bytes) -> tuple[Rules | None, bool]:
     """Return the rules that a database names, if any, and whether it has the name of an earlier
     version, whose clients release the lock of an absent row without poisoning the row."""
-    key = protocol_key(table)
-    cell = store.read([key])[key]
+    key, rows_key = protocol_key(table), protocol_key(table, b"rows")
+    cells = store.read([key, rows_key])
+    cell, setting = cells[key], cells[rows_key]
     if cell is None:
         return None, False
+    rows = setting.value if setting else b"needed"
     for rules in PROTOCOLS.values():
-        if cell.value in (rules.stored_name, rules.old_name):
-            return rules, cell.value == rules.old_name
-    raise CorruptRowError("unknown protocol", key=key, value=cell.value)
+        if cell.value in (rules.stored_name, rules.old_name) and rows in (b"always", b"needed"):
+            is_old = cell.value == rules.old_name
+            return rules.choose_variant(keeps_rows=rows == b"always"), is_old
+    raise CorruptRowError("unknown protocol", key=key, value=cell.value, rows=rows)
 
 
 def is_of_earlier_version(context: Context) -> bool:
@@ -80,7 +89,9 @@ def _find_shown(store: Store, table: bytes) -> Rules | None:
     return FENCED if True in shown else SIX_PHASE if False in shown else None
 
 
-def choose_rules(context: Context, wanted: ProtocolName | None, *, create: bool = True) -> Rules:
+def choose_rules(
+    context: Context, wanted: ProtocolName | None, rows: KeptRows | None, *, create: bool
+) -> Rules:
     """Return the rules of a database whose transaction table exists; if it has none, the wanted
     ones, or six-phase. With `create`, write their name if it is missing. Raise InvalidRequestError
     if the database has other rules than wanted, or the store lacks the features that they need."""
@@ -98,9 +109,10 @@ def choose_rules(context: Context, wanted: ProtocolName | None, *, create: bool 
                 found=SIX_PHASE.name,
                 wanted=wanted,
             )
-    if named is None and create and wanted in (None, rules.name):
-        key = protocol_key(context.table)
-        check = Check(key, FREE, ((key, rules.stored_name),))
+    rules = named or rules.choose_variant(keeps_rows=rows == "always")
+    is_wanted = wanted in (None, rules.name) and rows in (None, rules.rows)
+    if named is None and create and is_wanted:
+        check = Check(protocol_key(context.table), FREE, list_names(context.table, rules))
         if not call_store(context, lambda: context.store.check_and_put([check]))[0]:
             named, is_old = call_store(context, lambda: find_named(context.store, context.table))
             rules = named or rules
@@ -111,6 +123,7 @@ def choose_rules(context: Context, wanted: ProtocolName | None, *, create: bool 
             found=rules.name,
             wanted=wanted,
         )
+    refuse_other_rows(context, rules, rows)
     require_features(context, rules)
     if is_old:
         raise InvalidRequestError(
@@ -119,6 +132,16 @@ def choose_rules(context: Context, wanted: ProtocolName | None, *, create: bool 
             transactions=context.table,
         )
     return rules
+
+
+def refuse_other_rows(context: Context, rules: Rules, wanted: KeptRows | None) -> None:
+    """Raise InvalidRequestError unless the rules keep rows as wanted."""
+    if wanted not in (None, rules.rows):
+        words = "the six-phase protocol always keeps rows"
+        if rules.locks_rows:
+            words = f"the database keeps other rows: see `txn convert fenced --rows {wanted}`"
+        table = context.table
+        raise InvalidRequestError(words, table=table, found=rules.rows, wanted=wanted)
 
 
 def require_features(context: Context, rules: Rules) -> None:

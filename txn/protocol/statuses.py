@@ -22,7 +22,7 @@ parent to 2-ASSERTED or 6-ABORTING, and continues alone.
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from enum import Enum
 from operator import attrgetter
 from typing import Literal
@@ -123,6 +123,8 @@ FINISHED = frozenset({Status.COMPLETE, Status.ABORTED})
 
 
 ProtocolName = Literal["six-phase", "fenced"]
+KeptRows = Literal["always", "needed"]
+"""Which transactions of a database have a row: all, or those whose protocol needs it."""
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -133,9 +135,9 @@ class Rules:
     status at which all locks are released. deferred: statuses that a crash of their server may
     undo: see docs/protocol.md. unconditional: steps that are put without a comparison; poison, the
     step from no row to 7-ABORTED, always compares. locks_rows: whether a lock covers a row and
-    family instead of a key. lock_of: the lock cell of a key. offsets_ms: the timestamp of each
-    status, relative to the time in the row key, if clients choose the timestamps of their rows;
-    empty if servers choose them.
+    family instead of a key. keeps_rows: whether every transaction has a row. lock_of: the lock cell
+    of a key. offsets_ms: the timestamp of each status, relative to the time in the row key, if
+    clients choose the timestamps of their rows; empty if servers choose them.
     """
 
     name: ProtocolName
@@ -145,8 +147,12 @@ class Rules:
     deferred: frozenset[Status]
     unconditional: frozenset[tuple[Status | None, Status]] = frozenset()
     locks_rows: bool = False
+    keeps_rows: bool = True
     lock_of: Callable[[Key], Key] = attrgetter("lock")
     offsets_ms: Mapping[Status, int] = field(default_factory=dict)
+
+    def __str__(self) -> str:
+        return f"{self.name} (rows: {self.rows})" if self.locks_rows else self.name
 
     @property
     def stored_name(self) -> bytes:
@@ -157,6 +163,14 @@ class Rules:
     def old_name(self) -> bytes:
         """The name in a database of an earlier version."""
         return self.name.encode()
+
+    @property
+    def rows(self) -> KeptRows:
+        return "always" if self.keeps_rows else "needed"
+
+    def choose_variant(self, *, keeps_rows: bool) -> Rules:
+        """Return the variant that keeps all rows, or only those that the protocol needs."""
+        return self if not self.locks_rows else FENCED_WITH_ROWS if keeps_rows else FENCED
 
     def guards_of(self, key: Key) -> tuple[Key, ...]:
         """Return the cells that show whether a key has changed: its lock, and its tag if any."""
@@ -184,6 +198,7 @@ FENCED = Rules(
         }
     ),
     locks_rows=True,
+    keeps_rows=False,
     lock_of=attrgetter("row_lock"),
     offsets_ms={
         Status.PART: 0,
@@ -195,4 +210,5 @@ FENCED = Rules(
         Status.ABORTED: 7,
     },
 )
+FENCED_WITH_ROWS = replace(FENCED, keeps_rows=True)
 PROTOCOLS: dict[str, Rules] = {rules.name: rules for rules in (SIX_PHASE, FENCED)}

@@ -277,7 +277,7 @@ def begin_commit(
         spans=spans,
         ack=ack,
         may_be_rowless=(
-            context.rules.locks_rows
+            not context.rules.keeps_rows
             and not context.is_local  # where it would gain nothing
             and not (request.once or request.labels or spans)
         ),

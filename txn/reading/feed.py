@@ -115,10 +115,11 @@ def find_decision(row: Row) -> int | None:
 def refuse_rowless(context: Context, is_known: bool) -> None:
     """Raise InvalidRequestError if the database commits transactions that leave no row, unless the
     caller accepts that."""
-    if context.rules.locks_rows and not context.is_local and not is_known:
+    if not (context.rules.keeps_rows or context.is_local or is_known):
         raise InvalidRequestError(
-            "fenced transactions of one row and family leave no transaction row, unless they have "
-            "a token or a label, and are missed here: say rowless=skip to do without them",
+            "fenced transactions within one region leave no transaction row, unless they have "
+            "a token or a label, and are missed here: say rowless=skip to do without them, or let "
+            "the database keep all rows: `txn convert fenced --rows always`",
             option="rowless",
             protocol=context.rules.name,
         )
@@ -138,8 +139,7 @@ class ChangesLostError(TxnError):
     data, or continue without them. Keep rows for longer than readers pause."""
 
 
-@dataclass(frozen=True, slots=True)
-class KeyChange:
+class KeyChange(NamedTuple):
     """A transaction's change of one key.
 
     replaced: the version that it replaced; 0: none.
@@ -256,8 +256,7 @@ RETENTION_MS = 24 * 3_600_000
 """How long fsck keeps rows of finished transactions by default."""
 
 
-@dataclass(frozen=True, slots=True)
-class Bounds:
+class Bounds(NamedTuple):
     """The assumptions of a feed, in ms.
 
     delay_ms: the most by which a server's clock is behind the reader's.
@@ -286,8 +285,7 @@ class Bounds:
         return self.retention_ms // 100
 
 
-@dataclass(frozen=True, slots=True)
-class Offset:
+class Offset(NamedTuple):
     """A position in the feed: the transactions decided by `until_ms` were reported, except those
     whose rows were undecided when the offset was made.
 
@@ -345,8 +343,7 @@ class ChangeFeed:
     """Plans the parts of a feed: where the next one ends, and which transactions are in it."""
 
     def __init__(self, context: Context, bounds: Bounds, *, is_strict: bool = True) -> None:
-        """is_strict: raise ChangesLostError if changes may have been deleted before their
-        report."""
+        """is_strict: raise ChangesLostError if changes may have been deleted unreported."""
         self.context = context
         self.bounds = bounds
         self._is_strict = is_strict
@@ -404,10 +401,9 @@ class ChangeFeed:
         """Raise ChangesLostError if rows to be reported after `start` may have been deleted."""
         kept_until_ms = start.until_ms + self.bounds.retention_ms - self.bounds.delay_ms
         if self._is_strict and self.context.clock.wall_ms() > kept_until_ms:
+            message = "the offset is older than transaction rows are kept for"
             raise ChangesLostError(
-                "the offset is older than transaction rows are kept for",
-                until=start.until_ms,
-                retention_ms=self.bounds.retention_ms,
+                message, until=start.until_ms, retention_ms=self.bounds.retention_ms
             )
 
 

@@ -11,7 +11,7 @@ from __future__ import annotations
 
 from bisect import bisect_right
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from functools import partial
 from itertools import islice, pairwise
 from typing import NamedTuple
@@ -50,8 +50,7 @@ ALL_VERSIONS = (1 << 31) - 1
 KEYS_AT_ONCE = 500
 
 
-@dataclass(frozen=True, slots=True)
-class Instant:
+class Instant(NamedTuple):
     """An instant between the call of `find_instant` and its end.
 
     splits, marks: the regions of the transaction table, and the server's time in each just after
@@ -155,10 +154,10 @@ def _shorten(instant: Instant, rows: Iterable[Placement]) -> Instant:
     """Return the same instant without the transactions that the marks tell of."""
     before = {each.row_key: each for each in rows if each.row_key in instant.before}
     open_rows = (each.row_key for each in rows if each.row_key not in before and not each.at_ms)
-    short = replace(instant, before=frozenset(), undecided=frozenset(open_rows))
+    short = instant._replace(before=frozenset(), undecided=frozenset(open_rows))
     others = frozenset(row_key for row_key, each in before.items() if not short.covers(each))
-    short = replace(short, before=others)
-    return replace(short, covered=_sum_covered(short, rows))
+    short = short._replace(before=others)
+    return short._replace(covered=_sum_covered(short, rows))
 
 
 def _sum_covered(instant: Instant, rows: Iterable[Placement]) -> int:
@@ -210,9 +209,6 @@ def _mark_regions(context: Context, name: bytes) -> tuple[tuple[bytes, ...], tup
     if len(marks) < len(keys) or store.find_splits(table, 0) != splits:
         raise NotApplied("the regions of the transaction table have changed")
     return tuple(splits), tuple(marks[key] for key in keys)
-
-
-# ---------------------------------------------------------------------------------------- readers
 
 
 def restore_rows(
@@ -307,7 +303,6 @@ class LaterChanges:
         self._known.update(each.row_key for each in new)
 
     def _read_versions(self, wanted: Mapping[Key, int]) -> dict[Key, Cell]:
-        """Return the given version of each key."""
         keys, context = iter(wanted), self._context
         found: dict[Key, Cell] = {}
         while some := list(islice(keys, KEYS_AT_ONCE)):

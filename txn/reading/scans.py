@@ -12,6 +12,7 @@ from __future__ import annotations
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from itertools import groupby, islice, takewhile
+from typing import NamedTuple
 
 from txn.errors import ConflictError, InvalidRequestError
 from txn.model import LOCK_SUFFIX, MAX_ROW, RESERVED, Cell, Key, Row, RowCells, cell_bytes
@@ -58,15 +59,13 @@ NOT_YET_PUT = (Status.PART.encoded, Status.ASSERTED.encoded)
 Holders = Mapping[bytes, TransactionRow]
 
 
-@dataclass(frozen=True, slots=True)
-class DecidedHolder:
+class DecidedHolder(NamedTuple):
     """A decided transaction, with the place of each row's mutations in its request."""
 
     whole: TransactionRow
     places: Mapping[bytes, Collection[int]]
 
     def take_share(self, row: bytes) -> TransactionRow:
-        """Return the transaction reduced to its mutations of one row."""
         buffer, plan, places = self.whole.buffer, self.whole.plan, self.places.get(row, ())
         assert buffer is not None and plan is not None
         mutations = tuple(buffer.request.mutations[place] for place in places)
@@ -250,7 +249,6 @@ def read_view(
 
 
 def group_by_row(cells: Mapping[Key, Cell]) -> Iterator[Row]:
-    """Group sorted cells by row."""
     for name, keys in groupby(cells, lambda key: key.row):
         yield Row(name, RowCells({key: cells[key] for key in keys}))
 

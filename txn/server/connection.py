@@ -14,7 +14,6 @@ import threading
 import traceback
 from collections.abc import Callable, Collection, Iterable, Mapping
 from contextlib import AbstractContextManager, nullcontext, suppress
-from dataclasses import dataclass
 from typing import Any, NamedTuple, Protocol
 
 from thriftpy2.protocol import TCompactProtocol, TCyBinaryProtocol
@@ -69,8 +68,6 @@ class ServedInterface:
     raises a declared error for a client that may not send it.
     """
 
-    __slots__ = ("admit", "arguments", "methods")
-
     def __init__(
         self,
         service: Any,
@@ -100,8 +97,6 @@ class ServedInterface:
 
 class Revocable(list[Any]):
     """A list to return that counts only once the client has it; else `revoke` undoes the call."""
-
-    __slots__ = ("revoke",)
 
     def __init__(self, items: Iterable[Any], revoke: Callable[[], None]) -> None:
         super().__init__(items)
@@ -150,8 +145,7 @@ class Memory:
             self._left += size
 
 
-@dataclass(frozen=True, slots=True)
-class Shared:
+class Shared(NamedTuple):
     limits: Limits
     memory: Memory
     clock: Clock
@@ -165,8 +159,6 @@ Service = Callable[[socket.socket, Shared], ServerConnection]
 
 
 class ClientConnection:
-    """Serves one socket until it ends; `run` is the body of its thread."""
-
     def __init__(
         self, connected: socket.socket, interface: ServedInterface, shared: Shared
     ) -> None:
@@ -187,7 +179,6 @@ class ClientConnection:
             self._peer = str(connected.getpeername()[0])
 
     def run(self) -> None:
-        """Serve until the client leaves or breaks the protocol, or the server stops."""
         try:
             self._prepare()
             self._serve()
@@ -208,7 +199,6 @@ class ClientConnection:
             self._end_reading()
 
     def cut(self) -> None:
-        """End now."""
         with suppress(OSError):
             socket.socket.shutdown(self._socket, socket.SHUT_RDWR)
 
@@ -216,8 +206,6 @@ class ClientConnection:
         # The method of an SSLSocket would continue in plain text.
         with suppress(OSError):
             socket.socket.shutdown(self._socket, socket.SHUT_RD)
-
-    # -------------------------------------------------------------------------- requests
 
     def _serve(self) -> None:
         source = self._source
@@ -268,14 +256,14 @@ class ClientConnection:
         name, arguments, refused = call.name, call.arguments, call.refused
         if arguments is None:
             assert refused is not None
-            return TApplicationException(refused.kind, str(refused))
+            return refused
         method = self._interface.methods[name]
         result = method.result()
         given: Mapping[str, Any] = arguments.__dict__
         try:
             self._interface.admit(arguments, self._peer)
             if refused is not None:
-                return TApplicationException(refused.kind, str(refused))
+                return refused
             with method.turn:
                 returned = method.run(*[given[name] for name in method.names])
         except TApplicationException as error:
@@ -295,8 +283,6 @@ class ClientConnection:
         result.__dict__["success"] = returned
         return result
 
-    # ---------------------------------------------------------------------------- memory
-
     def _charge(self, size: int) -> None:
         self._charged += size
         if self._charged - self._taken > UNCHARGED:
@@ -308,8 +294,6 @@ class ClientConnection:
         if self._taken:
             self._shared.memory.give_back(self._taken)
         self._charged = self._taken = 0
-
-    # ---------------------------------------------------------------------------- socket
 
     def _prepare(self) -> None:
         """Limit every wait, in the kernel where possible: that saves a system call."""
@@ -398,5 +382,4 @@ def _encode_reply(call: wire.WireCall, answer: TPayload, compact: bool) -> bytes
     protocol.write_message_begin(call.name, kind, call.sequence)
     protocol.write_struct(answer)
     protocol.write_message_end()
-    written: bytes = buffer.getvalue()
-    return written
+    return bytes(buffer.getvalue())

@@ -1,10 +1,11 @@
-"""The limits and options of a server.
+"""The limits and options of a server, and its listening sockets.
 
 Each bound holds for one server process. A bound on bytes is checked before the memory is taken.
 """
 
 from __future__ import annotations
 
+import socket
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -59,3 +60,13 @@ class Options:
     tls_key: Path | None = None
     limits: Limits = Limits()
     keep_deletes_ms: int = KEEP_DELETES_MS + HOUR_MS
+
+
+def listen(bind: str, port: int) -> socket.socket:
+    """Return a listening socket for the port; 0 picks a free one."""
+    family = socket.AF_INET6 if ":" in bind else socket.AF_INET
+    try:
+        return socket.create_server((bind, port), family=family, backlog=1024)
+    except (OSError, OverflowError) as error:
+        message = "cannot listen"
+        raise InvalidRequestError(message, bind=bind, port=port, cause=str(error)) from error

@@ -25,7 +25,6 @@ PAUSE_MS = 50
 
 
 def server_tls_context(options: Options) -> ssl.SSLContext | None:
-    """Return the TLS context of a server, or None without TLS."""
     if options.tls_cert is None:
         if options.tls_key is not None:
             raise InvalidRequestError("a TLS key needs its certificate: give --tls-cert")

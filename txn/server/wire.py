@@ -3,9 +3,8 @@
 The Cython protocols of thriftpy2 trust every length that they read; this reader trusts none. It
 checks each length against the rest of the message, and takes memory only as the bytes arrive.
 Values are read as the interface declares them; a field or element of another type is skipped, as in
-Thrift. `Malformed` means that the position in the stream is lost. `RequestRefused` means that the
-message was read and may be answered. The first bytes of a connection determine its protocol for
-good.
+Thrift. `Malformed` means that the position in the stream is lost. A request that was read may be
+refused, and is answered. The first bytes of a connection determine its protocol for good.
 """
 
 from __future__ import annotations
@@ -41,14 +40,6 @@ class Malformed(Exception):
     """The rest of this stream cannot be parsed."""
 
 
-class RequestRefused(Exception):
-    """A request that cannot be carried out; `kind` is one of TApplicationException's."""
-
-    def __init__(self, kind: int, message: str) -> None:
-        super().__init__(message)
-        self.kind = kind
-
-
 class _Unknown(TPayload):
     """A struct that the interface does not have; all its fields are skipped."""
 
@@ -56,14 +47,13 @@ class _Unknown(TPayload):
 
 
 class WireCall(NamedTuple):
-    """A request: method, kind of message, number, arguments if the method is known, and why it is
-    refused, if it is."""
+    """A request; arguments: if the method is known; refused: the answer, if it is."""
 
     name: str
     kind: int
     sequence: int
     arguments: TPayload | None
-    refused: RequestRefused | None = None
+    refused: TApplicationException | None = None
 
 
 class Source:
@@ -162,7 +152,7 @@ class WireReader:
 
     def __init__(self, source: Source) -> None:
         self.source = source
-        self._refused: RequestRefused | None = None
+        self._refused: TApplicationException | None = None
 
     def head(self) -> tuple[str, int, int]:
         """Return a message's method, kind and number, with or without a version before them."""
@@ -323,7 +313,7 @@ class WireReader:
         self._value(_SKIPPED.get(wire, wire), None, depth)
 
     def _refuse(self, kind: int, message: str) -> None:
-        self._refused = self._refused or RequestRefused(kind, message)
+        self._refused = self._refused or TApplicationException(kind, message)
 
     def name(self, size: int) -> str:
         if not 0 <= size <= 256:

@@ -16,7 +16,7 @@ from collections.abc import Callable, Collection, Iterator, Sequence
 from concurrent.futures import Future
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
-from typing import Any
+from typing import Any, cast
 
 from txn.client.group_commit import GroupCommit
 from txn.client.hot_keys import HotKeyTicket
@@ -132,7 +132,8 @@ class RemoteBackend:
             names = {rules.stored_name.decode(): rules for rules in PROTOCOLS.values()}
             if found.protocol not in names or not found.transactions:
                 raise InvalidRequestError("the server is of another version", found=found.protocol)
-            self._database = found.transactions, names[found.protocol]
+            rules = names[found.protocol].choose_variant(keeps_rows=found.keepsRows is True)
+            self._database = found.transactions, rules
         table, rules = self._database
         store = ServedStore(self._service)
         return Context(store, table, self._clock, self._rng, self.pace.policy, silent, rules)
@@ -156,7 +157,6 @@ class RemoteBackend:
         return done
 
     def _sign(self, request: Request) -> Request:
-        """Return the request with the name of this program, if it was given one."""
         if self._program is None:
             return request
         return replace(request, labels={"client": name_owner(self._program), **request.labels})
@@ -210,7 +210,6 @@ class RemoteBackend:
     def commit_many(
         self, requests: Sequence[Request], ack: Ack, deadlines_ms: Sequence[int | None]
     ) -> list[Committed | TxnError]:
-        """Commit independent requests in one request to the server."""
         traces = begin_traces(requests, remote=True)
         with _end_traces(traces) as results:
             signed = map(self._sign, requests)
@@ -304,8 +303,7 @@ class RemoteBackend:
         return self.read(keys, deadline_ms)
 
     def scan(self, wanted: Span, deadline_ms: int | None = None) -> Iterator[Row]:
-        """Yield the span's rows with values page by page, the first one at once; the server keeps
-        no state in between."""
+        """Yield the span's rows page by page, the first one at once; the server keeps no state."""
         due_ms = self._due_ms(deadline_ms)
         page = self._call_read("scan", deadline_ms, wanted)
 
@@ -353,20 +351,18 @@ class RemoteBackend:
             raise NotApplied(str(lost)) from lost
 
     def find_once(self, token: bytes, deadline_ms: int | None = None) -> Committed | None:
-        first: Committed | None = self._call_read("findOnce", deadline_ms, token)[1]
-        return first
+        return cast(Committed | None, self._call_read("findOnce", deadline_ms, token)[1])
 
     def outcome(self, key: bytes) -> Outcome:
         """Return the outcome of a transaction, by its row key or its request's name."""
         if not key.startswith(NAME):
-            outcome: Outcome = self._call_read("outcome", None, key)
-            return outcome
+            return cast(Outcome, self._call_read("outcome", None, key))
         try:
             began_ms = int(key.split(b".")[1])
         except ValueError as error:
             raise InvalidRequestError("not a name of a request", given=key) from error
-        outcome, _ = self._call_read("findOutcome", None, key, self._clock.wall_ms() - began_ms)
-        return outcome
+        ago_ms = self._clock.wall_ms() - began_ms
+        return cast(Outcome, self._call_read("findOutcome", None, key, ago_ms)[0])
 
     def ensure_table(self, table: bytes, families: Collection[bytes]) -> None:
         self._service.call("ensureTable", table, families, repeat=True)
@@ -378,8 +374,6 @@ class RemoteBackend:
     def close(self) -> None:
         self._group_commit.close()
         self._service.close()
-
-    # ------------------------------------------------------------------------- lost answers
 
     def _send_again(self, send: Callable[[int], Committed], until_ms: int) -> Committed | None:
         """Send a request with a `once` token again. Only a commit shows the outcome of the first

@@ -18,21 +18,8 @@ from typing import Any, NamedTuple
 import thriftpy2
 from thriftpy2.thrift import TType
 
+from txn import errors
 from txn.assertions import COMPOUNDS, LEAVES, MAX_DEPTH, Assertion, Operand, fold, make_leaf
-from txn.errors import (
-    AbortedError,
-    AssertionFailedError,
-    CommitOutcomeUnknown,
-    ConflictError,
-    CorruptRowError,
-    DeadlineError,
-    InvalidRequestError,
-    MaybeApplied,
-    StoreError,
-    TableUnavailable,
-    TokenReusedError,
-    TxnError,
-)
 from txn.model import Cell, Check, Delete, Edit, Family, Key, Mutation, Row, RowExclusion, Stamp
 from txn.protocol.codec import decode_answer, encode_answer
 from txn.request import Ack, Committed, Outcome, Request
@@ -71,12 +58,9 @@ def name_part(name: bytes, number: int) -> bytes:
     return b"%b/%d" % (name, number)
 
 
-# ---------------------------------------------------------------------- keys and their cells
-
-
 def encode_key(key: Key) -> Any:
     if not key.table:
-        raise InvalidRequestError("the key names no table", key=key)
+        raise errors.InvalidRequestError("the key names no table", key=key)
     return IDL.Key(key.row, key.family, key.column, key.table)
 
 
@@ -87,7 +71,7 @@ def decode_key(message: Any) -> Key:
 def _require(*fields: Any) -> tuple[Any, ...]:
     """Return the fields, each of which the interface requires."""
     if None in fields:
-        raise InvalidRequestError("a field is missing")
+        raise errors.InvalidRequestError("a field is missing")
     return fields
 
 
@@ -115,9 +99,6 @@ def _decode_values(messages: Sequence[Any]) -> dict[Key, Cell]:
     return {key: cell for key, cell in _decode_cells(messages).items() if cell is not None}
 
 
-# ------------------------------------------------------------------------------ assertions
-
-
 def encode_assertions(assertions: Iterable[Assertion]) -> list[Any]:
     """Return assertions in the order of the wire: each part before the whole."""
     messages: list[Any] = []
@@ -141,9 +122,9 @@ def decode_assertions(messages: Sequence[Any]) -> list[Assertion]:
         name = NAMES.get(node.kind, "")
         if name in LEAVES:
             if node.key is None:
-                raise InvalidRequestError("an assertion lacks its key")
+                raise errors.InvalidRequestError("an assertion lacks its key")
             if OPERANDS.get(name) == "value" and node.value is None:
-                raise InvalidRequestError("an assertion lacks its value")
+                raise errors.InvalidRequestError("an assertion lacks its value")
             operand = getattr(node, OPERANDS.get(name, "timestamp"))
             stack.append(make_leaf(name, decode_key(node.key), operand))
             depths.append(1)
@@ -151,41 +132,39 @@ def decode_assertions(messages: Sequence[Any]) -> list[Assertion]:
             count = 1 if name == "not" else node.count or 0
             if not 0 < count <= len(stack):
                 message = "an assertion lacks its parts"
-                raise InvalidRequestError(message, wanted=count, there=len(stack))
+                raise errors.InvalidRequestError(message, wanted=count, there=len(stack))
             stack[-count:] = [COMPOUNDS[name](*stack[-count:])]
             depths[-count:] = [1 + max(depths[-count:])]
             if depths[-1] > MAX_DEPTH:
-                raise InvalidRequestError("assertion is nested too deeply", limit=MAX_DEPTH)
+                raise errors.InvalidRequestError("assertion is nested too deeply", limit=MAX_DEPTH)
         else:
-            raise InvalidRequestError("unknown kind of assertion", kind=node.kind)
+            raise errors.InvalidRequestError("unknown kind of assertion", kind=node.kind)
     return stack
 
 
-# ------------------------------------------------------------------------ results and errors
-
-
-def _encode_failed(error: AssertionFailedError) -> Any:
+def _encode_failed(error: errors.AssertionFailedError) -> Any:
     assertion = encode_assertions([error.assertion])  # type: ignore[list-item]
     seen = _encode_cells(error.seen)
     return IDL.AssertionFailed(reason_text(error), error.transaction, assertion, seen)
 
 
-def _decode_failed(message: Any) -> TxnError:
+def _decode_failed(message: Any) -> errors.TxnError:
     (assertion,) = decode_assertions(message.assertion)
     seen: dict[Key, Cell | Stamp | None] = {}
     for found in message.seen:
         is_stamp = found.cell is not None and found.cell.value is None
         stamp = Stamp(*_require(found.cell.timestamp)) if is_stamp else None
         seen[decode_key(found.key)] = stamp or (found.cell and _decode_cell(found.cell))
-    return AssertionFailedError(assertion, seen, transaction=message.transaction)
+    return errors.AssertionFailedError(assertion, seen, transaction=message.transaction)
 
 
 Conversion = Callable[[Any], Any]
 
 
-def decode_message(decode: Conversion, message: Any, kind: type[TxnError], words: str) -> Any:
-    """Return the decoded message; if it lacks a part, or has an odd one, raise an error of this
-    kind."""
+def decode_message(
+    decode: Conversion, message: Any, kind: type[errors.TxnError], words: str
+) -> Any:
+    """Return the decoded message, or raise an error of this kind for a bad part."""
     try:
         return decode(message)
     except (AttributeError, LookupError, RecursionError, TypeError, ValueError) as error:
@@ -199,55 +178,55 @@ class MessageCodec(NamedTuple):
     decode: Conversion
 
 
-ENCODERS: Mapping[type[TxnError], Callable[[Any], Any]] = {  # the first match counts
-    TokenReusedError: lambda error: IDL.Invalid(str(error), error.token, error.transaction),
-    InvalidRequestError: lambda error: IDL.Invalid(str(error)),
-    CommitOutcomeUnknown: lambda error: IDL.OutcomeUnknown(error.transaction),
-    ConflictError: lambda error: IDL.Conflict(
+ENCODERS: Mapping[type[errors.TxnError], Callable[[Any], Any]] = {  # the first match counts
+    errors.TokenReusedError: lambda error: IDL.Invalid(str(error), error.token, error.transaction),
+    errors.InvalidRequestError: lambda error: IDL.Invalid(str(error)),
+    errors.CommitOutcomeUnknown: lambda error: IDL.OutcomeUnknown(error.transaction),
+    errors.ConflictError: lambda error: IDL.Conflict(
         *(error.words, error.transaction),
         encode_key(error.key) if isinstance(error.key, Key) else None,
         error.holder,
     ),
-    AssertionFailedError: _encode_failed,
-    DeadlineError: lambda error: IDL.Deadline(reason_text(error), error.transaction),
-    AbortedError: lambda error: IDL.Aborted(reason_text(error), error.transaction),
-    CorruptRowError: lambda error: IDL.Corrupt(str(error)),
-    TxnError: lambda error: IDL.StoreFailed(str(error), getattr(error, "table", None)),
+    errors.AssertionFailedError: _encode_failed,
+    errors.DeadlineError: lambda error: IDL.Deadline(reason_text(error), error.transaction),
+    errors.AbortedError: lambda error: IDL.Aborted(reason_text(error), error.transaction),
+    errors.CorruptRowError: lambda error: IDL.Corrupt(str(error)),
+    errors.TxnError: lambda error: IDL.StoreFailed(str(error), getattr(error, "table", None)),
 }
-DECODERS: Mapping[type[Exception], Callable[[Any], TxnError]] = {
+DECODERS: Mapping[type[Exception], Callable[[Any], errors.TxnError]] = {
     IDL.Invalid: lambda e: (
-        TokenReusedError(*_require(e.message, e.token, e.transaction))
+        errors.TokenReusedError(*_require(e.message, e.token, e.transaction))
         if e.token
-        else InvalidRequestError(*_require(e.message))
+        else errors.InvalidRequestError(*_require(e.message))
     ),
-    IDL.Unauthorized: lambda e: InvalidRequestError(*_require(e.message)),
-    IDL.OutcomeUnknown: lambda e: CommitOutcomeUnknown(*_require(e.transaction)),
-    IDL.Conflict: lambda e: ConflictError(
+    IDL.Unauthorized: lambda e: errors.InvalidRequestError(*_require(e.message)),
+    IDL.OutcomeUnknown: lambda e: errors.CommitOutcomeUnknown(*_require(e.transaction)),
+    IDL.Conflict: lambda e: errors.ConflictError(
         e.message, key=e.key and decode_key(e.key), holder=e.holder, transaction=e.transaction
     ),
     IDL.AssertionFailed: _decode_failed,
-    IDL.Deadline: lambda e: DeadlineError(e.message, transaction=e.transaction),
-    IDL.Aborted: lambda e: AbortedError(e.message, transaction=e.transaction),
-    IDL.Corrupt: lambda e: CorruptRowError(e.message),
+    IDL.Deadline: lambda e: errors.DeadlineError(e.message, transaction=e.transaction),
+    IDL.Aborted: lambda e: errors.AbortedError(e.message, transaction=e.transaction),
+    IDL.Corrupt: lambda e: errors.CorruptRowError(e.message),
     IDL.StoreFailed: lambda e: (
-        StoreError(e.message or "the server failed")
+        errors.StoreError(e.message or "the server failed")
         if e.table is None
-        else TableUnavailable(e.message, e.table)
+        else errors.TableUnavailable(e.message, e.table)
     ),
 }
 RESULTS = {field[2]: field[1] for field in IDL.Result.thrift_spec.values()}
 """The fields of a result of commitMany, by their classes."""
 
 
-def encode_error(error: TxnError) -> Any:
+def encode_error(error: errors.TxnError) -> Any:
     return next(encode(error) for kind, encode in ENCODERS.items() if isinstance(error, kind))
 
 
-def decode_error(exception: Any) -> TxnError:
+def decode_error(exception: Any) -> errors.TxnError:
     return DECODERS[type(exception)](exception)
 
 
-def encode_result(result: Committed | TxnError) -> Any:
+def encode_result(result: Committed | errors.TxnError) -> Any:
     if isinstance(result, Committed):
         return IDL.Result(TYPES[IDL.Committed].encode(result))
     exception = encode_error(result)
@@ -256,18 +235,15 @@ def encode_result(result: Committed | TxnError) -> Any:
     return IDL.Result(**{RESULTS[type(exception)]: exception})
 
 
-def decode_result(message: Any) -> Committed | TxnError:
+def decode_result(message: Any) -> Committed | errors.TxnError:
     """Return one of several results; a MaybeApplied if its kind is unknown."""
     for kind, name in RESULTS.items():
         found = getattr(message, name)
         if found is not None:
-            done: Committed | TxnError
+            done: Committed | errors.TxnError
             done = TYPES[kind].decode(found) if kind in TYPES else decode_error(found)
             return done
-    return MaybeApplied(UNKNOWN_KIND)
-
-
-# -------------------------------------------------------------------------- types and methods
+    return errors.MaybeApplied(UNKNOWN_KIND)
 
 
 PLAIN = MessageCodec(lambda value: value, lambda message: message)

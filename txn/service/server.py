@@ -1,5 +1,4 @@
-"""The Transactional service: commits, atomic reads and outcomes for clients without the store, and
-stored cells for recovery.
+"""The Transactional service: commits, reads and outcomes for clients; stored cells for recovery.
 
 A method gets the messages of its arguments, as the interface declares them, and returns a message;
 `dispatch` decodes and encodes them. Every error is an exception of the interface that says what to
@@ -16,39 +15,18 @@ from functools import wraps
 from itertools import chain
 from typing import Any
 
+from txn import model
 from txn.assertions import Assertion
 from txn.client.engine import Engine
 from txn.client.local import LocalBackend
 from txn.clock import Clock, SystemClock
 from txn.errors import InvalidRequestError, TxnError
 from txn.host.tokens import PAUSE_MS, WrongTokens
-from txn.model import (
-    Cell,
-    Check,
-    Columns,
-    Delete,
-    Edit,
-    Key,
-    Mutation,
-    Row,
-    RowExclusion,
-    cell_bytes,
-)
 from txn.protocol.listing import name_time, scan_transactions
 from txn.protocol.row import FAMILY, column, decode_row
 from txn.request import Ack, Committed, Outcome, bind_request, check_deadline
 from txn.server.connection import ServedInterface
-from txn.service.messages import (
-    ACKS,
-    IDL,
-    METHODS,
-    REQUEST_LABEL,
-    TYPES,
-    TimedRequest,
-    decode_message,
-    encode_error,
-    name_part,
-)
+from txn.service import messages
 from txn.spans import Span
 from txn.stores.base import Store
 from txn.stores.hbase.places import row_after
@@ -65,24 +43,25 @@ PAGE_MS = 2_000  # until an incomplete page is sent
 VIEW_BYTES = 64_000_000
 LONG = frozenset({"scan", "view", "storeScan", "storeCompact"})
 
-Page = tuple[list[Row], bytes | None]
+Page = tuple[list[model.Row], bytes | None]
 FoundOutcome = tuple[Outcome, Committed | None]
 
 
 def dispatch(work: Callable[..., Any]) -> Callable[..., Any]:
-    """Make an interface method of one that takes and returns values: decode the arguments, and
-    encode the result or the error."""
-    method = METHODS[work.__name__]
+    """Make an interface method of one that takes values and returns or raises one."""
+    method = messages.METHODS[work.__name__]
 
     @wraps(work)
-    def call(self: Transactional, /, *messages: Any) -> Any:
-        options = messages[-1] or IDL.Options()
+    def call(self: Transactional, /, *given: Any) -> Any:
+        options = given[-1] or messages.IDL.Options()
         try:
-            *values, _ = decode_message(method.decode, messages, InvalidRequestError, UNREADABLE)
+            *values, _ = messages.decode_message(
+                method.decode, given, InvalidRequestError, UNREADABLE
+            )
             result = work(self, *values, options)
             return method.result and method.result.encode(result)
         except TxnError as error:
-            raise encode_error(error) from error
+            raise messages.encode_error(error) from error
 
     return call
 
@@ -114,7 +93,7 @@ class Transactional:
 
     @property
     def service(self) -> ServedInterface:
-        return ServedInterface(IDL.Transactional, self, LONG, self.admit)
+        return ServedInterface(messages.IDL.Transactional, self, LONG, self.admit)
 
     def flush(self) -> None:
         """Complete the commits that were answered at their decision, and send all spans."""
@@ -129,18 +108,18 @@ class Transactional:
         if not hmac.compare_digest(shown.encode(), self._token):
             self._wrong.note(peer)
             self._clock.sleep_ms(PAUSE_MS)
-            raise IDL.Unauthorized("the token is missing or wrong")
+            raise messages.IDL.Unauthorized("the token is missing or wrong")
 
     @dispatch
     def commit(
         self,
-        mutations: Sequence[Mutation | Delete],
+        mutations: Sequence[model.Mutation | model.Delete],
         assertions: Sequence[Assertion] | None,
         options: Any,
     ) -> Committed:
         """Apply all mutations if all assertions hold and the scanned ranges have no new keys."""
         within_ms, ack = options.withinMs, _ack(options)
-        spans = [TYPES[IDL.Span].decode(span) for span in options.scanned or ()]
+        spans = [messages.TYPES[messages.IDL.Span].decode(span) for span in options.scanned or ()]
         check_deadline(within_ms)
         request = bind_request(
             *(mutations, assertions or (), options.once),
@@ -158,13 +137,13 @@ class Transactional:
 
     @dispatch
     def commitMany(
-        self, requests: Sequence[TimedRequest], options: Any
+        self, requests: Sequence[messages.TimedRequest], options: Any
     ) -> list[Committed | TxnError]:
         if options.scanned:
             raise InvalidRequestError("only a commit of its own can have scanned ranges")
         name = options.request
         named = [
-            replace(r, labels=_add_name(r.labels, name and name_part(name, number)))
+            replace(r, labels=_add_name(r.labels, name and messages.name_part(name, number)))
             for number, (r, _, _) in enumerate(requests)
         ]
         times = [each.deadline_ms for each in requests]
@@ -172,7 +151,7 @@ class Transactional:
             return self._engine.commit_many(named, ack=_ack(options), deadline_ms=times)
 
     @dispatch
-    def read(self, keys: Sequence[Key], options: Any) -> dict[Key, Cell | None]:
+    def read(self, keys: Sequence[model.Key], options: Any) -> dict[model.Key, model.Cell | None]:
         return self._engine.read(keys, deadline_ms=options.withinMs)
 
     @dispatch
@@ -181,8 +160,8 @@ class Transactional:
 
     @dispatch
     def view(
-        self, keys: Sequence[Key], spans: Sequence[Span], options: Any
-    ) -> tuple[Mapping[Key, Cell | None], list[dict[Key, Cell]]]:
+        self, keys: Sequence[model.Key], spans: Sequence[Span], options: Any
+    ) -> tuple[Mapping[model.Key, model.Cell | None], list[dict[model.Key, model.Cell]]]:
         for key in keys:
             self._backend.check_key(key, options.withinMs)
         return self._backend.view(keys, spans, options.withinMs, VIEW_BYTES)
@@ -190,7 +169,8 @@ class Transactional:
     @dispatch
     def database(self, options: Any) -> Any:
         context = self._engine.context
-        return IDL.Database(context.table, context.rules.stored_name.decode())
+        rules = context.rules
+        return messages.IDL.Database(context.table, rules.stored_name.decode(), rules.keeps_rows)
 
     @dispatch
     def outcome(self, transaction: bytes, options: Any) -> Outcome:
@@ -211,14 +191,12 @@ class Transactional:
     ) -> list[FoundOutcome]:
         if not 0 < count <= MOST_OUTCOMES:
             raise InvalidRequestError("too many requests", count=count, limit=MOST_OUTCOMES)
-        names = [name_part(request, number) for number in range(count)]
+        names = [messages.name_part(request, number) for number in range(count)]
         return self._find_requests(names, ago_ms, options)
 
     @dispatch
     def ensureTable(self, table: bytes, families: Sequence[bytes], options: Any) -> None:
         self._engine.ensure_table(table, families)
-
-    # ------------------------------------------------------------------- cells, for recovery
 
     storeRead = pass_on("storeRead", "read")
     storeVersions = pass_on("storeVersions", "read_versions")
@@ -229,12 +207,14 @@ class Transactional:
 
     @dispatch
     def storeWrite(
-        self, edits: Sequence[Edit], durable: bool | None, by_row: bool | None, options: Any
+        self, edits: Sequence[model.Edit], durable: bool | None, by_row: bool | None, options: Any
     ) -> None:
         self._store.write(edits, durable=durable is not False, by_row=by_row is True)
 
     @dispatch
-    def storeCheck(self, checks: Sequence[Check], durable: bool | None, options: Any) -> list[bool]:
+    def storeCheck(
+        self, checks: Sequence[model.Check], durable: bool | None, options: Any
+    ) -> list[bool]:
         return self._store.check_and_put(checks, durable=durable is not False)
 
     @dispatch
@@ -243,8 +223,8 @@ class Transactional:
         table: bytes,
         start: bytes,
         stop: bytes | None,
-        columns: Columns,
-        exclude: RowExclusion | None,
+        columns: model.Columns,
+        exclude: model.RowExclusion | None,
         reverse: bool | None,
         options: Any,
     ) -> Page:
@@ -252,14 +232,14 @@ class Transactional:
         rows = self._store.scan(table, start, stop, columns, exclude, reverse=is_reverse)
         return self._make_page(rows, is_reverse)
 
-    def _make_page(self, rows: Iterable[Row], is_reverse: bool = False) -> Page:
+    def _make_page(self, rows: Iterable[model.Row], is_reverse: bool = False) -> Page:
         """Return the first rows with cells, limited by size and time."""
         clock, page, size = self._engine.context.clock, [], 0
         due_ms = clock.monotonic_ms() + PAGE_MS
         for row in rows:
             if row.cells:
                 page.append(row)
-                size += sum(cell_bytes(key, cell.value) for key, cell in row.cells.items())
+                size += sum(model.cell_bytes(key, cell.value) for key, cell in row.cells.items())
             is_full = len(page) == PAGE_ROWS or size >= PAGE_BYTES
             if is_full or clock.monotonic_ms() >= due_ms:
                 return page, row.row if is_reverse else row_after(row.row)
@@ -306,7 +286,7 @@ class Transactional:
             found = decode_row(row)
             if found.buffer is None or found.status is None:
                 continue
-            label, status = found.buffer.request.labels.get(REQUEST_LABEL), found.status
+            label, status = found.buffer.request.labels.get(messages.REQUEST_LABEL), found.status
             if status.is_decided and found.plan is not None:
                 done = Committed(row.row, found.plan.timestamp, complete=status.is_finished)
                 yield label, Outcome.COMMITTED, done
@@ -319,11 +299,11 @@ def _label(name: bytes) -> str:
 
 
 def _add_name(labels: Mapping[str, str], name: bytes | None) -> Mapping[str, str]:
-    return labels if name is None else {**labels, REQUEST_LABEL: _label(name)}
+    return labels if name is None else {**labels, messages.REQUEST_LABEL: _label(name)}
 
 
 def _ack(options: Any) -> Ack:
-    for ack, number in ACKS.items():
+    for ack, number in messages.ACKS.items():
         if options.ack in (number, None):
             return ack
     raise InvalidRequestError("unknown ack", ack=options.ack)

@@ -9,43 +9,15 @@ from __future__ import annotations
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 from urllib.parse import SplitResult, parse_qsl, urlencode
 
+from txn import errors, model
 from txn.clock import Clock
-from txn.errors import (
-    InvalidRequestError,
-    MaybeApplied,
-    NotApplied,
-    StoreClosedError,
-    StoreError,
-    TxnError,
-)
 from txn.host.tokens import read_token
-from txn.model import (
-    Cell,
-    Check,
-    Columns,
-    Edit,
-    Family,
-    Key,
-    Row,
-    RowExclusion,
-    check_count,
-    check_exclusion,
-)
 from txn.service.messages import DECODERS, IDL, METHODS, decode_error
+from txn.stores import gateway
 from txn.stores.base import Families, Feature, check_then_read, put_single_checks
-from txn.stores.gateway import (
-    Connection,
-    Garbled,
-    Gateway,
-    GatewayError,
-    Pool,
-    Request,
-    check_reply,
-    parse_gateway,
-)
 
 DEFAULT_PORT = 9092
 TIMEOUT_MS = 60_000  # longer than a commit may take to its decision
@@ -57,28 +29,28 @@ def served_store(parts: SplitResult, clock: Clock) -> ServedStore:
     return ServedStore(RemoteService(*parse_server(parts), clock))
 
 
-def parse_server(parts: SplitResult) -> tuple[Gateway, str | None]:
+def parse_server(parts: SplitResult) -> tuple[gateway.Gateway, str | None]:
     """Return the address of a URI's server, and its token. No error message contains the token."""
     options = parse_qsl(parts.query, keep_blank_values=True)
     tokens = [(name, value) for name, value in options if name in ("token", "token_file")]
     if len(tokens) > 1:
-        raise InvalidRequestError("give one token, or one token_file", given=len(tokens))
+        raise errors.InvalidRequestError("give one token, or one token_file", given=len(tokens))
     token = dict(tokens).get("token")
     if "token_file" in dict(tokens):
         token = read_token(Path(dict(tokens)["token_file"]))
     others = urlencode([each for each in options if each not in tokens])
-    gateway = parse_gateway(parts._replace(query=others), DEFAULT_PORT)
+    server = gateway.parse_gateway(parts._replace(query=others), DEFAULT_PORT)
     if "timeout_ms" not in dict(options):
-        gateway = replace(gateway, timeout_ms=TIMEOUT_MS)
-    return gateway, token
+        server = replace(server, timeout_ms=TIMEOUT_MS)
+    return server, token
 
 
 class RemoteService:
     """A server's Transactional service; safe for threads and across fork."""
 
-    def __init__(self, gateway: Gateway, token: str | None, clock: Clock) -> None:
+    def __init__(self, server: gateway.Gateway, token: str | None, clock: Clock) -> None:
         self._token = token
-        self._pool = Pool(gateway, IDL.Transactional, clock)
+        self._pool = gateway.Pool(server, IDL.Transactional, clock)
 
     def call(
         self,
@@ -92,11 +64,13 @@ class RemoteService:
         of the request's Options. repeat, within_ms: those of `Pool.run_one`."""
         method = METHODS[name]
         messages = method.encode((*values, IDL.Options(token=self._token, **options)))
-        decode = bool if method.result is None else check_reply(method.result.decode)
-        request: Request[Any] = name, tuple(messages), decode
+        decode = bool if method.result is None else gateway.check_reply(method.result.decode)
+        request: gateway.Request[Any] = name, tuple(messages), decode
         try:
-            return self._pool.run_one(Connection.call, request, repeat=repeat, within_ms=within_ms)
-        except GatewayError as refused:
+            return self._pool.run_one(
+                gateway.Connection.call, request, repeat=repeat, within_ms=within_ms
+            )
+        except gateway.GatewayError as refused:
             raise _decode_refusal(refused, str(self._pool.gateway)) from refused
 
     def close(self) -> None:
@@ -111,26 +85,29 @@ class ServedStore:
     def __init__(self, service: RemoteService) -> None:
         self._service = service
 
-    def read(self, *groups: Collection[Key]) -> dict[Key, Cell | None]:
-        """Read each group in one request."""
-        cells: dict[Key, Cell | None] = {}
+    def read(self, *groups: Collection[model.Key]) -> dict[model.Key, model.Cell | None]:
+        cells: dict[model.Key, model.Cell | None] = {}
         for keys in filter(None, groups):
             cells.update(self._read("storeRead", keys))
         return cells
 
-    def read_versions(self, keys: Collection[Key], count: int) -> dict[Key, list[Cell]]:
-        check_count(count)
+    def read_versions(
+        self, keys: Collection[model.Key], count: int
+    ) -> dict[model.Key, list[model.Cell]]:
+        model.check_count(count)
         return self._read("storeVersions", keys, count) if keys else {}
 
-    def write(self, edits: Sequence[Edit], *, durable: bool = True, by_row: bool = False) -> None:
+    def write(
+        self, edits: Sequence[model.Edit], *, durable: bool = True, by_row: bool = False
+    ) -> None:
         if edits or durable:
             self._call("storeWrite", edits, durable, by_row, repeat=True)
 
-    def check_and_put(self, checks: Sequence[Check], *, durable: bool = True) -> list[bool]:
+    def check_and_put(self, checks: Sequence[model.Check], *, durable: bool = True) -> list[bool]:
         """Carry out the checks in one request, which is never repeated."""
         results: list[bool] = self._call("storeCheck", checks, durable) if checks else []
         if len(results) != len(checks):
-            raise MaybeApplied("answers are missing", asked=len(checks), got=len(results))
+            raise errors.MaybeApplied("answers are missing", asked=len(checks), got=len(results))
         return results
 
     put_if_all = put_single_checks
@@ -141,21 +118,21 @@ class ServedStore:
         table: bytes,
         start: bytes = b"",
         stop: bytes | None = None,
-        columns: Columns = None,
-        exclude: RowExclusion | None = None,
+        columns: model.Columns = None,
+        exclude: model.RowExclusion | None = None,
         *,
         reverse: bool = False,
-    ) -> Iterator[Row]:
+    ) -> Iterator[model.Row]:
         """Yield the rows page by page; the server keeps no state between pages. If the server would
         take too long to find a page of rows that are not excluded, it sends all rows, and this
         client excludes them."""
-        check_exclusion(columns, exclude)
+        model.check_exclusion(columns, exclude)
         following: bytes | None = start
         while following is not None:
             arguments = (table, start, stop, columns, exclude, reverse)
             try:
                 rows, following = self._call("storeScan", *arguments, repeat=True)
-            except MaybeApplied as error:
+            except errors.MaybeApplied as error:
                 if exclude is None or not isinstance(error.__cause__, TimeoutError):
                     raise
                 exclude = None
@@ -169,12 +146,10 @@ class ServedStore:
         work()
 
     def list_tables(self) -> list[bytes]:
-        names: list[bytes] = self._call("storeTables", repeat=True)
-        return names
+        return cast(list[bytes], self._call("storeTables", repeat=True))
 
     def describe(self, table: bytes) -> Families | None:
-        families: dict[bytes, Family] | None = self._call("storeDescribe", table, repeat=True)
-        return families
+        return cast(Families | None, self._call("storeDescribe", table, repeat=True))
 
     def ensure_table(self, table: bytes, families: Families, splits: Sequence[bytes] = ()) -> None:
         """Create what is missing; splits have no effect on one machine."""
@@ -192,8 +167,7 @@ class ServedStore:
     def close(self) -> None:
         self._service.close()
 
-    def _read(self, name: str, keys: Collection[Key], *values: Any) -> dict[Key, Any]:
-        """Return what a method found of each key."""
+    def _read(self, name: str, keys: Collection[model.Key], *values: Any) -> dict[model.Key, Any]:
         asked = dict.fromkeys(keys)
         found = self._call(name, [*asked], *values, repeat=True)
         refuse_missing(asked, found)
@@ -202,28 +176,28 @@ class ServedStore:
     def _call(self, name: str, *values: Any, repeat: bool = False) -> Any:
         try:
             return self._service.call(name, *values, repeat=repeat)
-        except (NotApplied, MaybeApplied, StoreClosedError):
+        except (errors.NotApplied, errors.MaybeApplied, errors.StoreClosedError):
             raise
-        except StoreError as error:  # the server's store failed, at any point of the work
-            raise MaybeApplied(str(error)) from error
+        except errors.StoreError as error:  # the server's store failed, at any point of the work
+            raise errors.MaybeApplied(str(error)) from error
 
 
-def refuse_missing(asked: Collection[Key], found: Mapping[Key, Any]) -> None:
+def refuse_missing(asked: Collection[model.Key], found: Mapping[model.Key, Any]) -> None:
     """Raise NotApplied if an answer lacks keys, each of which it must name, even if absent."""
     if lacking := [key for key in asked if key not in found]:
-        raise NotApplied("keys are missing in the server's answer", keys=lacking[:3])
+        raise errors.NotApplied("keys are missing in the server's answer", keys=lacking[:3])
 
 
-def _decode_refusal(refused: GatewayError, server: str) -> TxnError:
+def _decode_refusal(refused: gateway.GatewayError, server: str) -> errors.TxnError:
     """Return the error for a server's exception. An exception outside the interface is a failure of
     the server at any point of the work, or an unknown method."""
     cause = refused.__cause__
     if type(cause) in DECODERS:
         try:
-            return check_reply(decode_error)(cause)
-        except Garbled as error:
-            return MaybeApplied(str(error), server=server, error=type(cause).__name__)
+            return gateway.check_reply(decode_error)(cause)
+        except gateway.Garbled as error:
+            return errors.MaybeApplied(str(error), server=server, error=type(cause).__name__)
     if getattr(cause, "type", None) == UNKNOWN_METHOD:
         message = "the server is of another version and does not know this request"
-        return NotApplied(message, server=server, cause=str(refused))
-    return MaybeApplied("the server failed", server=server, cause=str(refused))
+        return errors.NotApplied(message, server=server, cause=str(refused))
+    return errors.MaybeApplied("the server failed", server=server, cause=str(refused))

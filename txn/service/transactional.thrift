@@ -144,10 +144,11 @@ struct View {
 }
 
 // transactions: the name of the transaction table. protocol: its stored name, "six-phase/2" or
-// "fenced/2".
+// "fenced/2". keepsRows: whether every transaction leaves a row.
 struct Database {
   1: required binary transactions
   2: required string protocol
+  3: optional bool keepsRows
 }
 
 struct FoundOutcome {

@@ -4,8 +4,7 @@
 table), `views` (unfinished transactions, held locks), `changes` (the change feed as a stream),
 `writer` (each row a transaction) or `atomic` (a data frame as one transaction). They build on
 `definitions`, `mapping` and `codecs` (columns to cells), `ranges` (rows to tasks), `requests` (rows
-to requests), `tokens`, `tables` (those that a write creates) and `partitions` (a task's engine and
-commits). `blocks` has `run_partition`.
+to requests), `tokens` and `partitions` (a task's engine and commits). `blocks` has `run_partition`.
 """
 
 from txn.host.extras import import_extra

@@ -24,9 +24,8 @@ from txn.spark.definitions import MAPPING
 from txn.spark.options import SourceOptions
 from txn.spark.partitions import LOG, Access, find_partition, open_worker
 from txn.spark.requests import CONDITIONS, RequestBuilder, parse_requests
-from txn.spark.tables import NEW_TABLE, NewTables
 from txn.spark.tokens import make_token
-from txn.spark.writer import WRITING
+from txn.spark.writer import NEW_TABLE, WRITING, NewTables
 from txn.stores.options import hide_login
 
 ATOMIC = (
@@ -68,8 +67,7 @@ class AtomicWriter(DataSourceArrowWriter):
     transaction: bytes | None = None
 
     def write(self, iterator: Iterator[pa.RecordBatch]) -> WriterCommitMessage:
-        """Write the rows of a task as parts in row-key order, which makes them the same if the task
-        runs again with the same rows."""
+        """Write the rows of a task as parts in row-key order: the same ones if it runs again."""
         partition = find_partition()
         if self.transaction is None:
             return PartsReport(partition, 0, 0)
@@ -111,8 +109,7 @@ class AtomicWriter(DataSourceArrowWriter):
 
 
 def make_atomic_writer(options: SourceOptions, schema: StructType) -> AtomicWriter:
-    """Return the writer of a job and begin its transaction. Raise InvalidRequestError for options
-    that do not fit the schema or the store."""
+    """Return the writer of a job and begin its transaction, or raise InvalidRequestError."""
     if others := [name for name in WRITING if name not in ATOMIC and options.text(name)]:
         raise InvalidRequestError(
             "an atomic data frame is one transaction, and has no options of its rows: leave them "
@@ -130,7 +127,7 @@ def make_atomic_writer(options: SourceOptions, schema: StructType) -> AtomicWrit
         raise InvalidRequestError("a server commits no parts: name its store", uri=uri)
     writer = AtomicWriter(
         access,
-        replace(parse_requests(options, schema), is_once=False),
+        parse_requests(options, schema)._replace(is_once=False),
         options.whole("partKeys", PART_KEYS),
         options.whole("waitMs", policy.lock_ttl_ms + WAIT_MS),
         options.ack("complete"),

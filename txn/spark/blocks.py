@@ -11,7 +11,6 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass
 from itertools import groupby
 from operator import itemgetter
 from typing import Any, NamedTuple
@@ -24,19 +23,7 @@ from txn.policy import Policy
 from txn.protocol.codec import decode_first, require_same
 from txn.protocol.row import marker_key
 from txn.request import TRANSACTIONS, Ack, Request
-from txn.spark.partitions import (
-    BATCH,
-    Access,
-    Counts,
-    OnAssertion,
-    Summary,
-    check_arguments,
-    divide_batches,
-    find_rows,
-    finish_work,
-    make_error,
-    open_worker,
-)
+from txn.spark import partitions
 from txn.spark.tokens import Once, digest_rows, find_token, name_function
 from txn.tracing import Headers, continue_trace
 
@@ -55,20 +42,20 @@ def run_partition(
     job: str | None = None,
     once_retention_ms: int | None = None,
     group: Callable[[Any], object] | str | None = None,
-    batch: int = BATCH,
+    batch: int = partitions.BATCH,
     threads: int = 1,
     attempts: int = RUN_ATTEMPTS,
     deadline_ms: int | None = None,
     labels: Mapping[str, str] | None = None,
     validate: bool | None = None,
-    counts: Counts | None = None,
-    on_assertion: OnAssertion = "fail",
+    counts: partitions.Counts | None = None,
+    on_assertion: partitions.OnAssertion = "fail",
     ack: Ack = "complete",
     table: str | bytes | None = None,
     transactions: str | bytes = TRANSACTIONS,
     policy: Policy | None = None,
     trace: Headers | None = None,
-) -> Summary:
+) -> partitions.Summary:
     """Run a transaction that reads and writes for each row of a Spark partition.
 
     function: gets a block, as of `Engine.run`, and the row. A conflict runs it again, so it should
@@ -86,10 +73,10 @@ def run_partition(
     When it returns or raises, everything that it committed is complete. Raises PartitionError for
     the first row that failed: earlier rows stay committed, and some later ones with `threads`.
     """
-    check_arguments(locals())
-    if (found := find_rows(rows)) is None:
-        return Summary()
-    worker = open_worker(Access(uri, table, transactions, policy))
+    partitions.check_arguments(locals())
+    if (found := partitions.find_rows(rows)) is None:
+        return partitions.Summary()
+    worker = partitions.open_worker(partitions.Access(uri, table, transactions, policy))
     options = {"attempts": attempts, "deadline_ms": deadline_ms, "labels": labels, "ack": ack}
     options["validate"] = validate
     if once is not None:
@@ -110,17 +97,19 @@ def run_partition(
             content = digest_rows(rows, target)
             return _Item(source, Request((), (), tokens.pop(), once_content=content, answer=b""))
         except Exception as error:
-            raise make_error(source, error) from error
+            raise partitions.make_error(source, error) from error
 
     seen: Counter[str] = Counter()
-    with finish_work(worker, seen), ThreadPoolExecutor(threads) as pool:
-        for some in divide_batches(map(make_item, sources), lambda _: 0, size=batch, max_bytes=1):
+    with partitions.finish_work(worker, seen), ThreadPoolExecutor(threads) as pool:
+        for some in partitions.divide_batches(
+            map(make_item, sources), lambda _: 0, size=batch, max_bytes=1
+        ):
             left = runner.drop_committed(some)
             seen["repeated"] += len(some) - len(left)
             for result, retries in (map if threads == 1 else pool.map)(runner.run, left):
                 seen[result] += 1
                 seen["retries"] += retries
-    summary = Summary(**seen)
+    summary = partitions.Summary(**seen)
     if counts is not None:
         counts.add(summary)
     return summary
@@ -133,11 +122,10 @@ class _Item(NamedTuple):
     request: Request
 
 
-@dataclass(frozen=True, slots=True)
-class _BlockRunner:
+class _BlockRunner(NamedTuple):
     engine: Engine
     function: Callable[[OptimisticTransaction, Any], object]
-    on_assertion: OnAssertion
+    on_assertion: partitions.OnAssertion
     options: Mapping[str, Any]
     trace: Headers | None
 
@@ -158,7 +146,7 @@ class _BlockRunner:
             try:
                 require_same(item.request, decode_first(cell, keys[token]))
             except TxnError as error:
-                raise make_error(item.source, error) from error
+                raise partitions.make_error(item.source, error) from error
         if found:
             self.engine.find_once(found)  # makes all that was read durable
         return left
@@ -180,7 +168,7 @@ class _BlockRunner:
         except Exception as error:
             is_refused = isinstance(error, AssertionFailedError | RowRefusedError)
             if not is_refused or self.on_assertion == "fail":
-                raise make_error(item.source, error) from error
+                raise partitions.make_error(item.source, error) from error
             outcome = "refused"
         else:
             result = calls[-1].result if calls else None
@@ -194,11 +182,7 @@ def _list_groups(rows: Iterator[Any], group: Callable[[Any], object] | str) -> I
     for value, members in groupby(rows, group if callable(group) else itemgetter(group)):
         some = list(members)
         if value in closed:
-            error = InvalidRequestError(
-                "the rows of a group do not stand together: repartition by it, and sort by it "
-                "within partitions",
-                group=value,
-            )
-            raise make_error(some[0], error)
+            error = InvalidRequestError(partitions.SPLIT, group=value)
+            raise partitions.make_error(some[0], error)
         closed.add(value)
         yield some

@@ -22,17 +22,7 @@ from pyspark.sql.types import StructType
 
 from txn.client.engine import Engine
 from txn.errors import InvalidRequestError
-from txn.reading.feed import (
-    LATENESS_MS,
-    RETENTION_MS,
-    Bounds,
-    ChangeFeed,
-    Offset,
-    decode_offset,
-    read_changes,
-    refuse_rowless,
-    split_part,
-)
+from txn.reading import feed
 from txn.spark.definitions import check_columns, parse_schema
 from txn.spark.options import SourceOptions, is_number
 from txn.spark.partitions import open_worker
@@ -57,8 +47,7 @@ _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 
 
 class ChangeReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
-    """Plan micro batches, and read them in tasks. Only the planner keeps state: an open engine and
-    the result of the last scan."""
+    """Plan micro batches, with an engine and the last scan as state, and read them in tasks."""
 
     known = CHANGES
 
@@ -76,15 +65,15 @@ class ChangeReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
                 choices=["latest", "earliest", "a time in ms"],
             )
         self._delay_ms = options.whole("delayMs", None, 0)
-        self._lateness_ms = options.whole("latenessMs", LATENESS_MS)
-        self._retention_ms = options.whole("retentionMs", RETENTION_MS)
+        self._lateness_ms = options.whole("latenessMs", feed.LATENESS_MS)
+        self._retention_ms = options.whole("retentionMs", feed.RETENTION_MS)
         self._is_strict = options.flag("failOnDataLoss", True)
         self._max_transactions = options.whole("maxTransactionsPerTrigger", MOST)
         self._tables = {name.encode() for name in options.names("tables")} or None
         self._skips_rowless = options.choice("rowless", ("refuse", "skip"), "refuse") == "skip"
         self._partitions = options.whole("numPartitions", 8)
         self._engine: Engine | None = None
-        self._feed: ChangeFeed | None = None
+        self._feed: feed.ChangeFeed | None = None
         self._target_ms: int | None = None
         self._rests_until_ms = 0
 
@@ -104,19 +93,19 @@ class ChangeReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
 
     def latestOffset(self, start: dict[str, Any], limit: ReadLimit) -> dict[str, Any]:
         """Return the end of the next batch, or `start` itself if nothing is new."""
-        feed = self._open()
+        changes = self._open()
         if "start" in start:
             place = start["start"]
             if place == "earliest":
-                return feed.find_earliest().encode()
-            return Offset(feed.now_ms() if place == "latest" else int(place)).encode()
-        clock = feed.context.clock
+                return changes.find_earliest().encode()
+            return feed.Offset(changes.now_ms() if place == "latest" else int(place)).encode()
+        clock = changes.context.clock
         began_ms = clock.monotonic_ms()
         if self._target_ms is None and began_ms < self._rests_until_ms:
             return start
         most = None if isinstance(limit, ReadAllAvailable) else self._max_transactions
-        since = decode_offset(start)
-        end = feed.find_end(since, most=most, by_ms=self._target_ms)
+        since = feed.decode_offset(start)
+        end = changes.find_end(since, most=most, by_ms=self._target_ms)
         if end is not since:
             return end.encode()
         ended_ms = clock.monotonic_ms()
@@ -127,31 +116,31 @@ class ChangeReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
     def partitions(self, start: dict[str, Any], end: dict[str, Any]) -> Sequence[InputPartition]:
         if start == end or "start" in start:
             return []
-        part = self._open().list_part(decode_offset(start), decode_offset(end))
+        part = self._open().list_part(feed.decode_offset(start), feed.decode_offset(end))
         size = max(-(-len(part) // self._partitions), FEWEST_IN_TASK)
-        return [InputPartition(list(some)) for some in split_part(part, size)]
+        return [InputPartition(list(some)) for some in feed.split_part(part, size)]
 
     def stop(self) -> None:
         if self._engine is not None:
             self._engine.close()
         self._engine = self._feed = None
 
-    def _open(self) -> ChangeFeed:
+    def _open(self) -> feed.ChangeFeed:
         if self._feed is None:
             self._engine = self._access.open_engine()
             context = self._engine.context
-            refuse_rowless(context, self._skips_rowless)
+            feed.refuse_rowless(context, self._skips_rowless)
             given_ms = self._delay_ms
-            delay_ms = Bounds.of_store(context).delay_ms if given_ms is None else given_ms
-            bounds = Bounds(delay_ms, self._lateness_ms, self._retention_ms)
-            self._feed = ChangeFeed(context, bounds, is_strict=self._is_strict)
+            delay_ms = feed.Bounds.of_store(context).delay_ms if given_ms is None else given_ms
+            bounds = feed.Bounds(delay_ms, self._lateness_ms, self._retention_ms)
+            self._feed = feed.ChangeFeed(context, bounds, is_strict=self._is_strict)
         return self._feed
 
     # -------------------------------------------------------------------------------- in tasks
 
     def read(self, partition: InputPartition) -> Iterator[tuple[Any, ...]]:
         context = open_worker(self._access).engine.context
-        changes = read_changes(
+        changes = feed.read_changes(
             context, partition.value, tables=self._tables, is_strict=self._is_strict
         )
         for change in changes:

@@ -23,16 +23,7 @@ from pyspark.sql import types
 from pyspark.sql.pandas.types import to_arrow_schema
 
 from txn.errors import InvalidRequestError
-from txn.spark.texts import (
-    TIMES,
-    check_json,
-    count_micros,
-    format_iso,
-    list_plain_values,
-    parse_iso,
-    parse_json,
-    write_json,
-)
+from txn.spark import texts
 
 Cells = Sequence[bytes | None]
 """The cells of a column, None for each absent one."""
@@ -49,7 +40,7 @@ DEFAULT_CODECS: dict[type[types.DataType], str] = {
     types.BooleanType: "boolean",
     types.BinaryType: "binary",
     types.DecimalType: "text",
-    **dict.fromkeys(TIMES, "iso"),
+    **dict.fromkeys(texts.TIMES, "iso"),
     types.DayTimeIntervalType: "long",
     **dict.fromkeys(NESTED, "json"),
 }
@@ -108,7 +99,9 @@ class Codec:
 
     def encode_array(self, values: pa.Array) -> list[bytes | None]:
         encode = self.encode
-        return [None if value is None else encode(value) for value in list_plain_values(values)]
+        return [
+            None if value is None else encode(value) for value in texts.list_plain_values(values)
+        ]
 
     def decode_array(self, cells: Cells) -> pa.Array:
         decode = self.decode
@@ -170,7 +163,7 @@ class NumberCodec(Codec):
         if values.null_count:
             return super().encode_array(values)
         width = self.width or 1
-        joined = self._pack(f"{len(values)}{self._letter}", *list_plain_values(values))
+        joined = self._pack(f"{len(values)}{self._letter}", *texts.list_plain_values(values))
         return [joined[place : place + width] for place in range(0, len(joined), width)]
 
     def decode_array(self, cells: Cells) -> pa.Array:
@@ -227,10 +220,10 @@ class IsoCodec(Codec):
     is_text = True
 
     def encode(self, value: Any) -> bytes:
-        return format_iso(self.kind, value).encode()
+        return texts.format_iso(self.kind, value).encode()
 
     def decode(self, cell: bytes) -> int:
-        return parse_iso(self.kind, cell.decode())
+        return texts.parse_iso(self.kind, cell.decode())
 
 
 class MillisCodec(Codec):
@@ -239,7 +232,7 @@ class MillisCodec(Codec):
     width = 8
 
     def encode(self, value: Any) -> bytes:
-        return struct.pack(">q", count_micros(value, has_zone=True) // 1_000)
+        return struct.pack(">q", texts.count_micros(value, has_zone=True) // 1_000)
 
     def decode(self, cell: bytes) -> int:
         self.check_width(cell)
@@ -251,13 +244,13 @@ class JsonCodec(Codec):
 
     def __init__(self, name: str, kind: types.DataType) -> None:
         super().__init__(name, kind)
-        check_json(kind)
+        texts.check_json(kind)
 
     def encode(self, value: Any) -> bytes:
-        return write_json(self.kind, value).encode()
+        return texts.write_json(self.kind, value).encode()
 
     def decode(self, cell: bytes) -> Any:
-        return parse_json(self.kind, cell)
+        return texts.parse_json(self.kind, cell)
 
 
 class ImportedCodec(Codec):
@@ -269,9 +262,8 @@ class ImportedCodec(Codec):
         try:
             self._inner = getattr(importlib.import_module(module), attribute)
         except (ImportError, AttributeError, ValueError) as error:
-            raise InvalidRequestError(
-                "codec cannot be imported", codec=name, cause=str(error)
-            ) from error
+            problem = "codec cannot be imported"
+            raise InvalidRequestError(problem, codec=name, cause=str(error)) from error
         if not (hasattr(self._inner, "encode") and hasattr(self._inner, "decode")):
             raise InvalidRequestError("codec has no encode or no decode", codec=name)
 
@@ -299,7 +291,7 @@ CODECS: dict[str, tuple[type[Codec], tuple[type[types.DataType], ...]]] = {
     "boolean": (BooleanCodec, (types.BooleanType,)),
     "binary": (BytesCodec, (types.BinaryType,)),
     "text": (TextCodec, (types.NumericType, types.DayTimeIntervalType)),
-    "iso": (IsoCodec, TIMES),
+    "iso": (IsoCodec, texts.TIMES),
     "millis": (MillisCodec, (types.TimestampType,)),
     "json": (JsonCodec, NESTED),
 }
@@ -327,9 +319,8 @@ def make_codec(name: str, kind: types.DataType, column: str) -> Codec:
         raise InvalidRequestError("unknown codec", codec=name, column=column, known=[*CODECS])
     codec, accepted = CODECS[name]
     if not isinstance(kind, accepted):
-        raise InvalidRequestError(
-            "codec is not for this type", codec=name, column=column, type=kind.simpleString()
-        )
+        problem = "codec is not for this type"
+        raise InvalidRequestError(problem, codec=name, column=column, type=kind.simpleString())
     return codec(name, kind)
 
 

@@ -1,17 +1,8 @@
 """The options that say which columns make the row key and which cell each other column is.
 
-They are read here without a schema. There are three notations. Our own is `row` and `columns`, or
-`family` for all columns outside the row key:
-
-    row      "id", "id bigint", "a string, b int", "id as long"
-    columns  "v=d:v, n bigint=d:count as text"
-
-A column has a name (in backquotes unless it is a plain word), a type if no schema gives it, and a
-codec if it is not the default. In families and qualifiers `\\xNN` is a byte. Writers may name cells
-of other rows: `ref=by_customer(customer, id)/i:order`, or `v=copies/d:v` with the same row key.
-
-HBase's Spark connector has `hbase.columns.mapping`, "id STRING :key, n INT c:n". SHC, and the
-connector too, has the JSON document `catalog`. Both write numbers as HBase's `Bytes` does, times as
+They are read here without a schema. There are three notations (docs/spark.md): our own, `row` with
+`columns` or `family`; `hbase.columns.mapping` of HBase's Spark connector; and the JSON document
+`catalog` of SHC and of the connector. The last two write numbers as HBase's `Bytes` does, times as
 milliseconds, and the columns of a row key without a separator. Only mappings that those two would
 write differently are refused.
 """
@@ -21,8 +12,7 @@ from __future__ import annotations
 import json
 import re
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
-from typing import Any
+from typing import Any, NamedTuple
 
 from pyspark.sql import types
 
@@ -59,8 +49,7 @@ _TYPES = {
 }
 
 
-@dataclass(frozen=True, slots=True)
-class ColumnDefinition:
+class ColumnDefinition(NamedTuple):
     """A column as the options describe it. Row-key columns have no family and no qualifier.
 
     width: the number of bytes in a row key, if it was given. table, row: those of a cell of another
@@ -77,8 +66,7 @@ class ColumnDefinition:
     row: str = ""
 
 
-@dataclass(frozen=True, slots=True)
-class TableDefinition:
+class TableDefinition(NamedTuple):
     """All columns of a table; those of the row key are in its order. separator: between the columns
     of a row key; empty: they have fixed widths and no separator. is_partial: a schema may lack some
     columns. other_rows: what is written besides, for each row of the data frame."""
@@ -107,8 +95,8 @@ def read_definition(options: SourceOptions, schema: types.StructType | None) -> 
                 given=sorted(given),
             )
     names = schema.names if schema else []
-    columns = [replace(each, name=match_name(each.name, names)) for each in found.columns]
-    return replace(found, columns=columns)
+    columns = [each._replace(name=match_name(each.name, names)) for each in found.columns]
+    return found._replace(columns=columns)
 
 
 def _parse_type(text: str, column: str) -> types.DataType:
@@ -120,9 +108,8 @@ def _parse_type(text: str, column: str) -> types.DataType:
         precision, scale = int(match[1] or 10), int(match[2] or 0)
         if scale <= precision <= 38 and precision:
             return types.DecimalType(precision, scale)
-    raise InvalidRequestError(
-        "a mapping has an unknown type: give the type with .schema()", column=column, type=text
-    )
+    problem = "a mapping has an unknown type: give the type with .schema()"
+    raise InvalidRequestError(problem, column=column, type=text)
 
 
 def parse_schema(text: str) -> types.StructType:
@@ -141,15 +128,10 @@ def parse_schema(text: str) -> types.StructType:
 
 
 def check_columns(schema: types.StructType, known: types.StructType) -> None:
-    """Raise InvalidRequestError for a column that a view lacks or has with another type."""
     for field in schema:
         if field.name not in known.names or known[field.name].dataType != field.dataType:
-            raise InvalidRequestError(
-                "there is no such column", column=field.name, known=known.simpleString()
-            )
-
-
-# --------------------------------------------------------------------------------- our own way
+            problem = "there is no such column"
+            raise InvalidRequestError(problem, column=field.name, known=known.simpleString())
 
 
 def _read_own(options: SourceOptions, schema: types.StructType | None) -> TableDefinition:
@@ -176,7 +158,7 @@ def _read_own(options: SourceOptions, schema: types.StructType | None) -> TableD
         TableDefinition(place[0], parts + found, separator if len(parts) > 1 else b"")
         for place, (parts, found) in rows.items()
     )
-    return replace(main, other_rows=other_rows)
+    return main._replace(other_rows=other_rows)
 
 
 def _name_row(table: bytes, parts: Sequence[ColumnDefinition]) -> tuple[bytes, Any]:
@@ -192,9 +174,8 @@ def _parse_columns(
         if match is None or (match["family"] is not None) != has_cells:
             cell = "=[table[(row)]/]family:qualifier" if has_cells else ""
             shape = f"name [type]{cell} [as codec]"
-            raise InvalidRequestError(
-                "an option is malformed", option=option, part=column, shape=shape
-            )
+            problem = "an option is malformed"
+            raise InvalidRequestError(problem, option=option, part=column, shape=shape)
         name = match_name(parse_name(match["name"]), names)
         kind = None if match["type"] is None else _parse_type(match["type"], name)
         table, family, qualifier = (
@@ -208,18 +189,14 @@ def _parse_columns(
     return columns
 
 
-# ------------------------------------------------------------ those of HBase's connector and SHC
-
-
 def _read_connector(options: SourceOptions) -> TableDefinition:
     columns, option = [], "hbase.columns.mapping"
     for text in options.require(option).split(","):
         parts = text.split()
         if len(parts) != 3 or ":" not in parts[2]:
             shape = "NAME TYPE family:qualifier, or NAME TYPE :key"
-            raise InvalidRequestError(
-                "an option is malformed", option=option, part=text.strip(), shape=shape
-            )
+            problem = "an option is malformed"
+            raise InvalidRequestError(problem, option=option, part=text.strip(), shape=shape)
         family, _, qualifier = parts[2].partition(":")
         columns.append(_define_column(parts[0], parts[1], (family, qualifier)))
     columns.sort(key=lambda column: column.family != b"")  # the row key comes first
@@ -260,9 +237,8 @@ def _read_catalog(options: SourceOptions) -> TableDefinition:
 
 def _parse_catalog_column(name: str, entry: Mapping[str, Any]) -> ColumnDefinition:
     for unknown in sorted(entry.keys() - {"cf", "col", "type", "length", "codec"}):
-        raise InvalidRequestError(
-            "catalog says of a column what is not supported: name a codec", column=name, key=unknown
-        )
+        problem = "catalog says of a column what is not supported: name a codec"
+        raise InvalidRequestError(problem, column=name, key=unknown)
     length = str(entry.get("length", ""))
     if length and (not is_number(length) or int(length) < 1):
         raise InvalidRequestError("catalog has a length that is none", column=name, length=length)

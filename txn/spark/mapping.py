@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Collection, Sequence
-from dataclasses import dataclass, replace
-from typing import Any
+from typing import Any, NamedTuple
 
 import pyarrow as pa
 from pyspark.sql.types import StructType
@@ -16,8 +15,7 @@ from txn.spark.definitions import ColumnDefinition, TableDefinition, read_defini
 from txn.spark.options import SourceOptions, match_name
 
 
-@dataclass(frozen=True)
-class MappedColumn:
+class MappedColumn(NamedTuple):
     """A column of the schema that is a cell, the row key, or a part of the row key.
 
     place: its position in the schema. family, qualifier: empty in the row key. width: in bytes, if
@@ -74,8 +72,7 @@ class MappedColumn:
             ) from error
 
 
-@dataclass(frozen=True)
-class TableMapping:
+class TableMapping(NamedTuple):
     """The mapping between rows of a schema and rows of a table. row: the columns of the row key, in
     order; columns: those that are cells; other_rows: of what a writer writes besides."""
 
@@ -118,7 +115,7 @@ class TableMapping:
             raise InvalidRequestError(problem, columns=sorted(column.name for column in both))
         drops_empty = options.choice("empty", ("error", "null"), "error") == "null"
         main, *other_rows = (_map_row(row, known, others, drops_empty) for row in rows)
-        return replace(main, other_rows=tuple(other_rows))
+        return main._replace(other_rows=tuple(other_rows))
 
     @property
     def rows(self) -> tuple[TableMapping, ...]:
@@ -133,9 +130,8 @@ class TableMapping:
         known = {column.name: column for column in self.columns}
         if found := known.get(match_name(name, known)):
             return found
-        raise InvalidRequestError(
-            "no column of the mapping is a cell by this name", column=name, known=[*known]
-        )
+        problem = "no column of the mapping is a cell by this name"
+        raise InvalidRequestError(problem, column=name, known=[*known])
 
     def encode_rows(self, batch: pa.RecordBatch) -> list[bytes]:
         """Return the row keys of a record batch. InvalidRequestError names a column with a part
@@ -163,16 +159,13 @@ class TableMapping:
         if not data:
             raise InvalidRequestError("a row key must not be null or empty", column=part.name)
         if self.separator and self.separator in data:
+            problem = "a part of a row key has the separator in it"
             raise InvalidRequestError(
-                "a part of a row key has the separator in it",
-                column=part.name,
-                value=data,
-                separator=self.separator,
+                problem, column=part.name, value=data, separator=self.separator
             )
         if part.width is not None and len(data) != part.width:
-            raise InvalidRequestError(
-                "row-key column has the wrong width", column=part.name, value=data, width=part.width
-            )
+            problem = "row-key column has the wrong width"
+            raise InvalidRequestError(problem, column=part.name, value=data, width=part.width)
         return data
 
     def _split(self, row: bytes) -> list[bytes]:
@@ -187,9 +180,8 @@ class TableMapping:
             if start != len(row):
                 parts.append(row[start:])
         if len(parts) != len(self.row) or not all(parts):
-            raise InvalidRequestError(
-                "row key does not decode", row=row, columns=[part.name for part in self.row]
-            )
+            problem = "row key does not decode"
+            raise InvalidRequestError(problem, row=row, columns=[part.name for part in self.row])
         return parts
 
 
@@ -217,9 +209,8 @@ def _check_names(definition: TableDefinition, schema: StructType, others: Collec
             raise InvalidRequestError("a mapping needs a row key, and a column that is a cell")
     mapped = [column.name for row in rows for column in row.columns]
     if lost := [name for name in schema.names if name not in mapped and name not in others]:
-        raise InvalidRequestError(
-            "columns of the schema are not mapped", columns=lost, mapped=mapped
-        )
+        problem = "columns of the schema are not mapped"
+        raise InvalidRequestError(problem, columns=lost, mapped=mapped)
     keys = [column.name for column in definition.columns if not column.family]
     needed = keys if definition.is_partial else mapped
     if missing := [name for name in needed if name not in schema.names]:
@@ -235,7 +226,7 @@ def _map_row(
     definition: TableDefinition, schema: StructType, others: Collection[str], drops_empty: bool
 ) -> TableMapping:
     columns = [
-        replace(_map_column(definition, column, schema), drops_empty=drops_empty)
+        _map_column(definition, column, schema)._replace(drops_empty=drops_empty)
         for column in definition.columns
         if column.name in schema.names and column.name not in others
     ]
@@ -257,11 +248,9 @@ def _map_column(
 ) -> MappedColumn:
     kind, name = schema[column.name].dataType, column.name
     if column.kind is not None and column.kind != kind:
+        problem = "a column has one type in the schema and another in the mapping"
         raise InvalidRequestError(
-            "a column has one type in the schema and another in the mapping",
-            column=name,
-            schema=kind.simpleString(),
-            mapping=column.kind.simpleString(),
+            problem, column=name, schema=kind.simpleString(), mapping=column.kind.simpleString()
         )
     codec_name = column.codec or name_codec(kind, name)
     if column.family:

@@ -41,7 +41,6 @@ class SourceOptions:
         self._given = {_fold(name): value for name, value in given.items()}
 
     def check(self, known: Collection[str]) -> None:
-        """Raise InvalidRequestError for an option that is neither common nor known."""
         names = {_fold(name): name for name in sorted({*COMMON, *known})}
         for name in sorted(self._given.keys() - names.keys()):
             if name in PATHS:
@@ -65,7 +64,6 @@ class SourceOptions:
         return found
 
     def require(self, name: str) -> str:
-        """Return an option's text, or raise InvalidRequestError if it is not given."""
         value = self.text(name)
         if not value:
             raise InvalidRequestError("an option is missing", option=name)
@@ -76,17 +74,15 @@ class SourceOptions:
         if value is None:
             return default
         if not is_number(value) or int(value) < least:
-            raise InvalidRequestError(
-                "an option must be a whole number", option=name, value=value, least=least
-            )
+            problem = "an option must be a whole number"
+            raise InvalidRequestError(problem, option=name, value=value, least=least)
         return int(value)
 
     def choice(self, name: str, choices: Collection[str], default: str) -> str:
         value = self._given.get(_fold(name), default).lower()
         if value not in choices:
-            raise InvalidRequestError(
-                "an option has an unknown value", option=name, value=value, choices=list(choices)
-            )
+            problem = "an option has an unknown value"
+            raise InvalidRequestError(problem, option=name, value=value, choices=list(choices))
         return value
 
     def flag(self, name: str, default: bool = False) -> bool:
@@ -137,7 +133,6 @@ def match_name(name: str, names: Collection[str]) -> str:
     if name in found or not found:
         return name
     if len(found) > 1:
-        raise InvalidRequestError(
-            "a name means several columns: write its case as it is", name=name, columns=found
-        )
+        problem = "a name means several columns: write its case as it is"
+        raise InvalidRequestError(problem, name=name, columns=found)
     return found[0]

@@ -60,19 +60,18 @@ Refused = Sequence[tuple[T, Request, TxnError]]
 """The requests of a batch that did not commit, each with its source and the error."""
 
 REUSED = "; repartition by the group if it is split, and give other rows or jobs other names"
+SPLIT = (
+    "the rows of a group do not stand together: repartition by it, and sort by it within partitions"
+)
 REPEATED = "%d rows were committed before: by this job, by another of its name, or as equal rows"
 
 YOUNG_OBJECTS = 10_000
 """The number of new objects between two garbage collections of a worker."""
 
 
-# ---------------------------------------------------------------------------------------- workers
-
-
 @dataclass(frozen=True, slots=True)
 class Access:
-    """How a task opens its store, as in `txn.connect`. Nothing is created: a wrong name is an
-    error."""
+    """How a task opens its store, as in `txn.connect`; nothing is created."""
 
     uri: str = field(repr=False)
     table: str | bytes | None = None
@@ -148,9 +147,6 @@ def find_partition() -> int:
     return context.partitionId()
 
 
-# ----------------------------------------------------------------------------------------- counts
-
-
 @dataclass(frozen=True, slots=True)
 class Summary:
     """The results of requests, counted.
@@ -174,8 +170,6 @@ class Summary:
 
 
 class _StageCounts(NamedTuple):
-    """What was counted, and the stage that counted last."""
-
     summary: Summary = Summary()
     stage: int | None = None
 
@@ -258,9 +252,6 @@ class Counts:
 
     def summary(self) -> Summary:
         return self.accumulator.value.summary
-
-
-# -------------------------------------------------------------------------------------- partitions
 
 
 class PartitionError(TxnError):
@@ -415,7 +406,6 @@ def finish_work(worker: Worker, seen: Counter[str]) -> Iterator[None]:
 
 
 def check_arguments(given: Mapping[str, Any]) -> None:
-    """Raise InvalidRequestError for an argument of a task that does not fit."""
     if given["once"] is not None and not given["job"]:
         problem = "once needs job, a name: two jobs over the same ids would share tokens"
         raise InvalidRequestError(problem, once=given["once"])

@@ -45,9 +45,6 @@ def parse_bounds(options: SourceOptions) -> Range:
     return span.start, span.stop
 
 
-# --------------------------------------------------------------------------------------- division
-
-
 class RangeReader(datasource.DataSourceReader):
     """Divide the rows that the options select of some tables; each task reads a part of one.
 
@@ -117,9 +114,6 @@ def intersect_ranges(ranges: Iterable[Range], others: Iterable[Range]) -> tuple[
         if both[1] is None or both[0] < both[1]:
             found.append(both)
     return tuple(sorted(found, key=lambda part: part[0]))
-
-
-# ------------------------------------------------------------------------------------ conditions
 
 
 def select_ranges(

@@ -26,7 +26,7 @@ from txn.spark.options import SourceOptions
 from txn.spark.partitions import open_worker
 from txn.spark.ranges import BOUNDS, PARTITIONS, RangeReader, select_ranges
 
-PUSHDOWN, WHERE, SNAPSHOT = "pushDownPredicate", "where", "snapshot"
+WHERE, SNAPSHOT = "where", "snapshot"
 OPTIONS = (*MAPPING, *BOUNDS, PARTITIONS, WHERE, SNAPSHOT)
 KEPT = ("latenessMs", "retentionMs", "rowless")
 """More options of a snapshot, as of a change feed."""
@@ -39,12 +39,6 @@ def infer_schema(options: SourceOptions) -> StructType:
 
 
 def _check(options: SourceOptions) -> None:
-    if options.text(PUSHDOWN) is not None:
-        raise InvalidRequestError(
-            "this option made Spark answer a data frame's later queries by the filters of an "
-            "earlier one, and is gone: say where, such as where=\"id >= 'a' AND id < 'b'\"",
-            option=PUSHDOWN,
-        )
     options.check((*OPTIONS, *KEPT) if options.flag(SNAPSHOT) else OPTIONS)
 
 
@@ -95,9 +89,8 @@ class TableReader(RangeReader):
             for column, cells in zip(mapping.columns, page.values, strict=True):
                 arrays[column.place] = column.decode_array(cells, page.rows)
                 if not schema.field(column.place).nullable and None in cells:
+                    problem = "a cell is absent, and its column must not be null"
                     raise InvalidRequestError(
-                        "a cell is absent, and its column must not be null",
-                        row=page.rows[cells.index(None)],
-                        column=column.name,
+                        problem, row=page.rows[cells.index(None)], column=column.name
                     )
             yield pa.RecordBatch.from_arrays(arrays, schema=schema)

@@ -5,11 +5,6 @@ again changes nothing. With `onceBy` the token consists of the table, the name o
 one, and the values of columns; no other row may have the same. Without `onceBy` it consists of the
 name of the write, the partition and the whole content of the row; equal rows of a partition are
 numbered. So a task that runs again may get its rows in another order, but must get the same rows.
-
-`ifAbsent` is `true` for all cells of the mapping, or names columns. `ifVersion` names a column with
-the present timestamp of the cells that the row writes (null: absent), or one such column per cell:
-`balance=seen, name=seen_too`. `assertions` is a column of JSON documents as `txn commit` takes
-them, or of equivalent structs, in which the name of a column may replace a key.
 """
 
 from __future__ import annotations
@@ -34,7 +29,7 @@ from txn.spark.codecs import Cells, Codec, make_codec, name_codec
 from txn.spark.definitions import MAPPING
 from txn.spark.mapping import MappedColumn, TableMapping
 from txn.spark.options import SourceOptions, match_name, parse_name, split_list, split_names
-from txn.spark.partitions import make_error
+from txn.spark.partitions import SPLIT, make_error
 from txn.spark.texts import list_plain_values
 from txn.spark.tokens import DIGEST_BYTES, escape_slashes, make_token, name_scope
 from txn.text import escape
@@ -53,11 +48,7 @@ MAX_ROW_TEXT = 1_000
 """The most rows of a group, and characters of them, in an error message."""
 
 
-# ----------------------------------------------------------------------------------------- tokens
-
-
-@dataclass(frozen=True)
-class Naming:
+class Naming(NamedTuple):
     """Columns whose values together name something, as a text that is unique to those values."""
 
     names: tuple[str, ...]
@@ -111,14 +102,10 @@ class RowTokens:
         return make_token(self._prefix, content.hex().encode(), *number)
 
 
-# ------------------------------------------------------------------------------------- conditions
-
-
 @dataclass(frozen=True)
 class Conditions:
     """The assertions of rows. absent: columns whose cells must be absent; None: all cells.
-    versions: pairs of a mapped column, or ALL, and the column of its timestamp. documents: of
-    assertions."""
+    versions: pairs of a mapped column, or ALL, and its timestamp. documents: of assertions."""
 
     absent: tuple[str, ...] | None = ()
     versions: tuple[tuple[str, str], ...] = ()
@@ -146,7 +133,6 @@ class Conditions:
         return [*(source for _, source in self.versions), *documents]
 
     def check(self, mapping: TableMapping) -> None:
-        """Raise InvalidRequestError for a condition on a column that is not a cell."""
         for name in [*(self.absent or ()), *(name for name, _ in self.versions if name != ALL)]:
             mapping.find_column(name)
 
@@ -171,9 +157,8 @@ class Conditions:
             keys = written if name == ALL else [mapping.key_of(row, mapping.find_column(name))]
             found += (Version(key, timestamp) for key in keys)
             if timestamp is not None and timestamp < 1:
-                raise InvalidRequestError(
-                    "a version is a timestamp in ms, or null", column=source, given=timestamp
-                )
+                problem = "a version is a timestamp in ms, or null"
+                raise InvalidRequestError(problem, column=source, given=timestamp)
         if self.documents is not None and inputs[-1] is not None:
             found += _read_documents(mapping, row, self.documents, inputs[-1])
         return tuple(found)
@@ -187,9 +172,8 @@ def _parse_versions(text: str | None, names: Collection[str]) -> tuple[tuple[str
             raise InvalidRequestError("an option is malformed", option="ifVersion", part=part)
         pairs.append((parse_name(name) or ALL, match_name(parse_name(source), names)))
     if len(pairs) > 1 and any(name == ALL for name, _ in pairs):
-        raise InvalidRequestError(
-            "ifVersion is one column, or pairs such as balance=seen", if_version=text
-        )
+        problem = "ifVersion is one column, or pairs such as balance=seen"
+        raise InvalidRequestError(problem, if_version=text)
     return tuple(pairs)
 
 
@@ -198,12 +182,9 @@ def _check_type(
 ) -> None:
     kind = _find_type(option, schema, name)
     if not isinstance(kind, kinds):
+        problem = "a column has a type that does not fit"
         raise InvalidRequestError(
-            "a column has a type that does not fit",
-            option=option,
-            column=name,
-            type=kind.simpleString(),
-            wanted=wanted,
+            problem, option=option, column=name, type=kind.simpleString(), wanted=wanted
         )
 
 
@@ -235,9 +216,8 @@ def _read_documents(
     except (InvalidRequestError, UnicodeEncodeError) as error:
         if not isinstance(error.__cause__ or error, UnicodeEncodeError):
             raise
-        raise InvalidRequestError(
-            "a text has half of a surrogate pair, and no UTF-8", column=place
-        ) from error
+        problem = "a text has half of a surrogate pair, and no UTF-8"
+        raise InvalidRequestError(problem, column=place) from error
 
 
 def _load(given: Any, place: str) -> list[Any]:
@@ -263,9 +243,6 @@ def _drop_nulls(item: Any) -> Any:
     return {**kept, "timestamp": item.get("timestamp")} if "version" in kept else kept
 
 
-# --------------------------------------------------------------------------------------- requests
-
-
 class SourceRow(NamedTuple):
     """The place of a row in a task's data, and its row key in the store."""
 
@@ -286,7 +263,6 @@ class SourceRows(tuple[SourceRow, ...]):
         return json.dumps(content, ensure_ascii=False, default=str)
 
     def __repr__(self) -> str:
-        """Return the rows for an error message; long ones are cut."""
         text = SourceRows(self[:MAX_ROWS_NAMED]).text()
         left = len(self) - MAX_ROWS_NAMED
         cut = text if len(text) <= MAX_ROW_TEXT else f"{text[:MAX_ROW_TEXT]}..."
@@ -311,8 +287,7 @@ Reject = Callable[[SourceRows, Request, InvalidRequestError], None]
 """
 
 
-@dataclass(frozen=True)
-class RequestBuilder:
+class RequestBuilder(NamedTuple):
     """Build requests from rows; sent to the tasks. prefix: of tokens that columns name."""
 
     mapping: TableMapping
@@ -344,14 +319,10 @@ class RequestBuilder:
                     token = make_token(self.prefix, given)
                 else:
                     token = tokens.make_token(content)
+            mutations = tuple(chain.from_iterable([row.mutations for row in made]))
+            assertions = tuple(chain.from_iterable([row.assertions for row in made]))
             request = Request(
-                tuple(chain.from_iterable([row.mutations for row in made])),
-                tuple(chain.from_iterable([row.assertions for row in made])),
-                token,
-                {},
-                self.retention_ms,
-                self.validate,
-                content,
+                mutations, assertions, token, {}, self.retention_ms, self.validate, content
             )
             if error is None:
                 yield sources, request
@@ -370,11 +341,7 @@ class RequestBuilder:
             if group is None:
                 yield from ([row] for row in some)
             elif group in closed:
-                error = InvalidRequestError(
-                    "the rows of a group do not stand together: repartition by its columns, and "
-                    "sort by them within partitions",
-                    group_by=", ".join(self.group_by.names),
-                )
+                error = InvalidRequestError(SPLIT, group_by=", ".join(self.group_by.names))
                 raise make_error(SourceRows([some[0].source]), error)
             else:
                 closed.add(group)
@@ -417,7 +384,6 @@ class RequestBuilder:
             return [EncodedRow(source, (), None, group, (), content, error)]
 
     def _encode_batch(self, batch: pa.RecordBatch) -> Iterator[EncodedRow]:
-        """Encode a batch by columns, with little work for each row."""
         (rows, cells, mutations), *others = (
             self._encode_targets(row, batch) for row in self.mapping.rows
         )
@@ -495,9 +461,8 @@ def parse_requests(
     if not is_once and given:
         raise InvalidRequestError("options exclude each other", options=["once=false", *given])
     if group_by and (others := [name for name in once_by if name not in group_by]):
-        raise InvalidRequestError(
-            "a group has one token: onceBy must be of columns of groupBy", columns=others
-        )
+        problem = "a group has one token: onceBy must be of columns of groupBy"
+        raise InvalidRequestError(problem, columns=others)
     conditions = Conditions.parse(options, schema)
     mapping = TableMapping.parse(
         options, schema, conditions.sources, [*once_by, *group_by], is_written=True

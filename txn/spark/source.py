@@ -11,14 +11,7 @@ from concurrent.futures import ThreadPoolExecutor
 from importlib import import_module
 from typing import Any, NoReturn, cast
 
-from pyspark.sql import DataFrame, SparkSession
-from pyspark.sql.datasource import (
-    DataSource,
-    DataSourceReader,
-    DataSourceStreamReader,
-    DataSourceStreamWriter,
-    DataSourceWriter,
-)
+from pyspark.sql import DataFrame, SparkSession, datasource
 from pyspark.sql.types import StructType
 
 from txn.errors import InvalidRequestError
@@ -38,7 +31,7 @@ VIEWS = {
 options and the wanted schema, which may have fewer columns than the reader's `known`."""
 
 
-class TxnDataSource(DataSource):
+class TxnDataSource(datasource.DataSource):
     """The format `txn`: see docs/spark.md for its options."""
 
     @classmethod
@@ -68,20 +61,22 @@ class TxnDataSource(DataSource):
             return cast(StructType, _import_name("txn.spark.reader:infer_schema")(self.given))
         return cast(StructType, _import_name(VIEWS[self._view]).known)
 
-    def reader(self, schema: StructType) -> DataSourceReader:
+    def reader(self, schema: StructType) -> datasource.DataSourceReader:
         if self._view == CHANGES:
             raise InvalidRequestError("changes are a stream: use readStream", view=CHANGES)
         make = _import_name(VIEWS.get(self._view, "txn.spark.reader:TableReader"))
-        return cast(DataSourceReader, make(self.given, schema))
+        return cast(datasource.DataSourceReader, make(self.given, schema))
 
-    def streamReader(self, schema: StructType) -> DataSourceStreamReader:
+    def streamReader(self, schema: StructType) -> datasource.DataSourceStreamReader:
         """Return the reader of changes. Spark replaces an error of this method by an
         UnboundLocalError, so the first use of the reader raises it."""
         try:
             if self._view != CHANGES:
                 problem = "only changes are a stream: say view=changes"
                 raise InvalidRequestError(problem, given=self._view)
-            return cast(DataSourceStreamReader, _import_name(VIEWS[CHANGES])(self.given, schema))
+            return cast(
+                datasource.DataSourceStreamReader, _import_name(VIEWS[CHANGES])(self.given, schema)
+            )
         except InvalidRequestError as error:
             return FailedStreamReader(error)
         except ImportError as error:
@@ -89,15 +84,17 @@ class TxnDataSource(DataSource):
             failure.__cause__ = error
             return FailedStreamReader(failure)
 
-    def writer(self, schema: StructType, overwrite: bool) -> DataSourceWriter:
+    def writer(self, schema: StructType, overwrite: bool) -> datasource.DataSourceWriter:
         _refuse(overwrite, "use mode append; a table is not overwritten")
         is_atomic = self.given.flag("atomic")
         path = (
             "txn.spark.atomic:make_atomic_writer" if is_atomic else "txn.spark.writer:make_writer"
         )
-        return cast(DataSourceWriter, _import_name(path)(self.given, schema))
+        return cast(datasource.DataSourceWriter, _import_name(path)(self.given, schema))
 
-    def streamWriter(self, schema: StructType, overwrite: bool) -> DataSourceStreamWriter:
+    def streamWriter(
+        self, schema: StructType, overwrite: bool
+    ) -> datasource.DataSourceStreamWriter:
         _refuse(overwrite, "use the output mode append, or foreachBatch")
         if self.given.flag("atomic"):
             raise InvalidRequestError(
@@ -106,12 +103,10 @@ class TxnDataSource(DataSource):
                 option="atomic",
             )
         make = _import_name("txn.spark.writer:make_stream_writer")
-        return cast(DataSourceStreamWriter, make(self.given, schema))
+        return cast(datasource.DataSourceStreamWriter, make(self.given, schema))
 
 
-class FailedStreamReader(DataSourceStreamReader):
-    """A reader whose every use raises the error."""
-
+class FailedStreamReader(datasource.DataSourceStreamReader):
     def __init__(self, error: InvalidRequestError) -> None:
         self._error = error
 
@@ -149,8 +144,7 @@ def register(spark: SparkSession) -> None:
 
 
 def make_batch_writer(options: Mapping[str, Any]) -> Callable[[DataFrame, int], None]:
-    """Return a function for `writeStream.foreachBatch` that writes each batch once, in any output
-    mode.
+    """Return a function for `foreachBatch` that writes each batch once, in any output mode.
 
     options: of `df.write.format("txn")`; with `atomic` each batch is one transaction. Without
     `onceBy` the name of the job is made of the query's id, which its checkpoint keeps, and the
@@ -159,9 +153,8 @@ def make_batch_writer(options: Mapping[str, Any]) -> Callable[[DataFrame, int], 
     given = SourceOptions(options)
     names_rows = given.text("onceBy") is not None
     if given.text("jobId") is not None and not names_rows:
-        raise InvalidRequestError(
-            "a stream has a name in its checkpoint: jobId goes with onceBy only", option="jobId"
-        )
+        problem = "a stream has a name in its checkpoint: jobId goes with onceBy only"
+        raise InvalidRequestError(problem, option="jobId")
 
     def write_batch(frame: DataFrame, number: int) -> None:
         writer = frame.write.format("txn").mode("append").options(**options)

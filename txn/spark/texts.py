@@ -37,9 +37,6 @@ Write = Callable[[types.DataType, Any], str]
 Read = Callable[[types.DataType, Any], Any]
 
 
-# ----------------------------------------------------------------------------------------- times
-
-
 def list_plain_values(values: pa.Array) -> list[Any]:
     """Return the values of a column, which may be nested, with instants, timestamps without a zone
     and intervals as microseconds, dates as days and times of day as nanoseconds."""
@@ -63,8 +60,7 @@ def _count_times(kind: pa.DataType) -> pa.DataType:
 
 
 def count_micros(value: datetime | int, has_zone: bool) -> int:
-    """Return the microseconds of an instant (local if naive, as in PySpark) or a time without a
-    zone."""
+    """Return the microseconds of an instant (local if naive) or a time without a zone."""
     if isinstance(value, int):
         return value
     if not has_zone:
@@ -88,8 +84,7 @@ def format_iso(kind: types.DataType, value: Any) -> str:
 
 
 def parse_iso(kind: types.DataType, text: str) -> int:
-    """Return the days, microseconds or, for a time of day, nanoseconds of an ISO 8601 text; without
-    an offset it is in UTC."""
+    """Return days, microseconds, or nanoseconds of a day; a text without an offset is in UTC."""
     if isinstance(kind, types.TimeType):
         moment = time.fromisoformat(text)
         if moment.tzinfo is not None:
@@ -116,11 +111,7 @@ def _format_micros(micros: int) -> str:
     return f"{year:04d}{text[4:]}" if 0 <= year < 10_000 else f"{year:+05d}{text[4:]}"
 
 
-# ------------------------------------------------------------------------------------------ JSON
-
-
 def check_json(kind: types.DataType) -> None:
-    """Raise InvalidRequestError for a type that has no JSON."""
     match kind:
         case types.StructType():
             for field in kind.fields:
@@ -184,7 +175,6 @@ def _quote(text: str) -> str:
 
 
 def parse_json(kind: types.DataType, text: bytes) -> Any:
-    """Return the value of this type in a JSON text, in a form that Arrow accepts."""
     return _from_plain(kind, json.loads(text, parse_float=Decimal))
 
 

@@ -75,7 +75,6 @@ def digest_rows(rows: Iterable[Any], target: Collection[str | bytes | None] = ()
 
 
 def _describe(value: Any) -> str:
-    """Return a value as text; raise TypeError for one of another kind."""
     if type(value) in PLAIN:
         return ascii(value)
     if hasattr(type(value), "tolist"):  # numpy's scalars and arrays

@@ -225,6 +225,13 @@ def measure_tables(store: Store, tables: Sequence[bytes]) -> Mapping[bytes, Tabl
     return measure(tables)
 
 
+def find_endpoints(store: Store) -> Mapping[bytes, bool]:
+    """Return, by table, whether it names HBase's endpoint for changes of many rows of a region in
+    one request. It is empty if the store needs none or cannot tell."""
+    find: Callable[[], Mapping[bytes, bool]] = getattr(store, "find_endpoints", dict)
+    return find()
+
+
 def find_inside(store: Store) -> Callable[[], bool] | None:
     """Return a function that tells whether its thread is inside the store's `atomically`; None if
     that keeps no other thread out."""
@@ -334,6 +341,9 @@ class StoreWrapper:
 
     def measure_tables(self, tables: Sequence[bytes]) -> Mapping[bytes, TableSize]:
         return measure_tables(self._inner, tables)
+
+    def find_endpoints(self) -> Mapping[bytes, bool]:
+        return find_endpoints(self._inner)
 
     def find_inside(self) -> Callable[[], bool] | None:
         return find_inside(self._inner)

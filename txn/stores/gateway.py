@@ -11,14 +11,14 @@ hbase+thrift2://host:9090?transport=framed&protocol=compact&pool=16&timeout_ms=3
 
 from __future__ import annotations
 
-import ssl
 import time
 from collections.abc import Callable, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from functools import wraps
+from ssl import SSLContext
 from threading import Lock
-from types import ModuleType
+from types import ModuleType as Service
 from typing import Any, Literal, NamedTuple, TypeVar
 from urllib.parse import SplitResult
 
@@ -76,12 +76,9 @@ class Gateway:
 
 
 def parse_gateway(parts: SplitResult, usual_port: int = DEFAULT_PORT) -> Gateway:
-    """Return the gateway of a URI; InvalidRequestError says what is wrong with a bad one."""
     if parts.path not in {"", "/"} or not parts.netloc or "@" in parts.netloc:
-        raise InvalidRequestError(
-            f"write {parts.scheme}://host:port, and options after a ?",
-            uri=hide_login(parts.geturl()),
-        )
+        message = f"write {parts.scheme}://host:port, and options after a ?"
+        raise InvalidRequestError(message, uri=hide_login(parts.geturl()))
     host, port = parse_address(parts.netloc, usual_port)
     options = read_options(parts, _OPTIONS)
     if "ca" in options:
@@ -110,8 +107,7 @@ class Term(NamedTuple):
 
 
 class Connection:
-    """A socket to a gateway; `busy` while a reply has not been read. A borrower may use it for the
-    `term`."""
+    """A socket to a gateway; `busy` while a reply has not been read. It is lent for a `term`."""
 
     __slots__ = (
         *("_answered", "_is_framed", "_protocol", "_sent", "_service"),
@@ -119,12 +115,7 @@ class Connection:
     )
 
     def __init__(
-        self,
-        gateway: Gateway,
-        service: ModuleType,
-        tls: ssl.SSLContext | None,
-        term: Term,
-        within_ms: int,
+        self, gateway: Gateway, service: Service, tls: SSLContext | None, term: Term, within_ms: int
     ) -> None:
         """Connect, and begin a term; raise OSError (which covers time-outs and TLS) on failure."""
         if within_ms <= 0:
@@ -154,11 +145,9 @@ class Connection:
         return True
 
     def ask(self, name: str, *arguments: Any) -> Any:
-        """Call a method of the service and return its reply."""
         return self.call((name, arguments, lambda reply: reply))
 
     def call(self, request: Request[T]) -> T:
-        """Send a request and return its result."""
         self.send(request)
         return self.receive(request)
 
@@ -178,8 +167,7 @@ class Connection:
 
     def receive(self, request: Request[T]) -> T:
         """Wait for the reply to the oldest request without one; return the result. Raise
-        GatewayError if the reply is an error, Garbled if it is invalid, and OSError if it does not
-        come."""
+        GatewayError: it is an error; Garbled: it is invalid; OSError: it does not come."""
         method, arguments, make_result = request
         reply = self._read_reply(method)
         found = reply.__dict__.get("success")
@@ -196,7 +184,6 @@ class Connection:
         return result
 
     def _read_reply(self, method: str) -> Any:
-        """Read the reply to the oldest request without one."""
         protocol = self._protocol
         self._wire.begin_reply()
         try:
@@ -224,7 +211,7 @@ class Connection:
 class Pool:
     """At most `gateway.pool` connections to a Thrift service; safe for threads and across fork."""
 
-    def __init__(self, gateway: Gateway, service: ModuleType, clock: Clock) -> None:
+    def __init__(self, gateway: Gateway, service: Service, clock: Clock) -> None:
         self.gateway = gateway
         self._service = service
         self._clock = clock
@@ -241,11 +228,7 @@ class Pool:
             connection.close()
 
     def run_one(
-        self,
-        work: Callable[..., T],
-        *arguments: Any,
-        repeat: bool,
-        within_ms: int | None = None,
+        self, work: Callable[..., T], *arguments: Any, repeat: bool, within_ms: int | None = None
     ) -> T:
         """Call a function with a connection and the arguments; return its result.
 
@@ -277,25 +260,20 @@ class Pool:
             repeat, term = False, term._replace(now_ms=self._clock.monotonic_ms())
 
     def run(
-        self,
-        requests: Sequence[Request[T]],
-        *,
-        repeat: bool,
-        ahead: int = 1,
-        connections: int | None = None,
+        self, requests: list[Request[T]], *, repeat: bool, ahead: int = 1, most: int | None = None
     ) -> list[T]:
         """Carry out requests in parallel and return their results, in order.
 
         ahead: unanswered requests per connection; more than one only if all replies are short, or
         the requests behind the first long reply.
-        connections: the most connections to use.
+        most: of the connections to use.
         See `run_one` for the rest. After an error, the other requests may have taken effect.
         """
         if len(requests) == 1:
             return [self.run_one(Connection.call, requests[0], repeat=repeat)]
         if not requests:
             return []
-        most = len(requests) if connections is None else connections
+        most = len(requests) if most is None else most
         return self.run_one(self.send_all, requests, ahead, most, repeat=repeat)
 
     def send_all(
@@ -328,10 +306,7 @@ class Pool:
         cause = str(error) or type(error).__name__
         return annotate(message, gateway=str(self.gateway), cause=cause)
 
-    # ---------------------------------------------------------------- lending connections
-
     def _take(self, loan: Loan[Connection], term: Term) -> Connection:
-        """Take a connection, waiting for it if all are in use."""
         if not self._lender.try_take(loan, is_first=True):
             if not self._lender.wait(loan, term.due_ms):
                 if self._lender.is_closed:
@@ -342,8 +317,7 @@ class Pool:
         return self._begin(loan, term)
 
     def _begin(self, loan: Loan[Connection], term: Term) -> Connection:
-        """Return the last connection of a loan, or a new one in its place, for use until the
-        deadline."""
+        """Return the last connection of a loan, or a new one in its place, for the term."""
         found = loan[-1]
         if found is not None and found.begin(term):
             return found
@@ -399,9 +373,7 @@ def require_whole(*fields: object) -> None:
         raise Garbled("a field is missing in the reply")
 
 
-def exchange(
-    connections: Sequence[Connection], requests: Sequence[Request[T]], ahead: int
-) -> list[T]:
+def exchange(connections: list[Connection], requests: Sequence[Request[T]], ahead: int) -> list[T]:
     """Carry out requests on some connections; return their results, in order. The first requests
     are sent together, up to `ahead` per connection; then each reply lets one more follow."""
     share = min(ahead, -(-len(requests) // len(connections)))

@@ -16,7 +16,7 @@ from txn.documents import parse_stored
 from txn.errors import CorruptRowError
 from txn.model import plain_table
 from txn.tables import catalog
-from txn.tables.catalog import CATALOG, TableCatalog, TableEntry
+from txn.tables.catalog import CATALOG, Families, TableCatalog, TableEntry
 from txn.tables.kv.ordered import Reader, Writer
 from txn.tables.operations import FamilySettings, Refused
 
@@ -24,17 +24,13 @@ _NAMESPACE = CATALOG + b"namespace "
 _NAMESPACE_STOP = CATALOG + b"namespace!"
 _BUILT_IN = (b"default", b"hbase")
 
-_Families = Mapping[bytes, FamilySettings]
-
 
 class Admin(catalog.CatalogUser):
     """The tables of a store, on the same catalog as `LocalStore` and `Rows`."""
 
     __slots__ = ()
 
-    def create(
-        self, name: bytes, families: Mapping[bytes, FamilySettings], splits: Sequence[bytes] = ()
-    ) -> None:
+    def create(self, name: bytes, families: Families, splits: Sequence[bytes] = ()) -> None:
         """Create a table; `table exists`, `namespace not found`."""
         name = plain_table(name)
         catalog.check_names(name, families)
@@ -90,11 +86,10 @@ class Admin(catalog.CatalogUser):
         return self._ordered.read(body)
 
     def user_tables(self) -> dict[bytes, TableEntry]:
-        """Return all tables except system tables."""
         tables = self.tables().items()
         return {name: table for name, table in tables if _namespace_of(name) != b"hbase"}
 
-    def modify(self, name: bytes, families: Mapping[bytes, FamilySettings]) -> None:
+    def modify(self, name: bytes, families: Families) -> None:
         """Give the table exactly these families; the cells of dropped families are deleted."""
         catalog.check_names(plain_table(name), families)
         self._alter(name, lambda _: families)
@@ -102,7 +97,7 @@ class Admin(catalog.CatalogUser):
     def add_family(self, name: bytes, family: bytes, settings: FamilySettings) -> None:
         """Add a family; `do not retry` if it exists."""
 
-        def change(families: _Families) -> _Families:
+        def change(families: Families) -> Families:
             if family in families:
                 raise Refused("do not retry", "the family exists", table=name, family=family)
             return {**families, family: settings}
@@ -112,7 +107,7 @@ class Admin(catalog.CatalogUser):
     def modify_family(self, name: bytes, family: bytes, settings: FamilySettings) -> None:
         """Replace a family's settings; `no such column family`."""
 
-        def change(families: _Families) -> _Families:
+        def change(families: Families) -> Families:
             _check_there(name, family, families)
             return {**families, family: settings}
 
@@ -121,7 +116,7 @@ class Admin(catalog.CatalogUser):
     def drop_family(self, name: bytes, family: bytes) -> None:
         """Delete a family and its cells; `no such column family`, `do not retry` for the last."""
 
-        def change(families: _Families) -> _Families:
+        def change(families: Families) -> Families:
             _check_there(name, family, families)
             if len(families) == 1:
                 raise Refused("do not retry", "a table keeps one family", table=name, family=family)
@@ -164,7 +159,6 @@ class Admin(catalog.CatalogUser):
         self._ordered.write(body)
 
     def namespaces(self) -> dict[bytes, dict[str, str]]:
-        """Return the properties of all namespaces, including `default` and `hbase`."""
         return self._ordered.read(_read_namespaces)
 
     def remove_garbage(self) -> None:
@@ -173,14 +167,10 @@ class Admin(catalog.CatalogUser):
             pass
 
     def _make_entry(
-        self, known: TableCatalog, families: _Families, splits: Sequence[bytes]
+        self, known: TableCatalog, families: Families, splits: Sequence[bytes]
     ) -> TableEntry:
-        return TableEntry(
-            catalog.next_number(known),
-            families,
-            splits=tuple(sorted(splits)),
-            created_ms=self._clock.wall_ms(),
-        )
+        number, now_ms = catalog.next_number(known), self._clock.wall_ms()
+        return TableEntry(number, families, splits=tuple(sorted(splits)), created_ms=now_ms)
 
     def _switch(self, name: bytes, enabled: bool) -> None:
         name = plain_table(name)
@@ -206,7 +196,7 @@ class Admin(catalog.CatalogUser):
         self._ordered.write(body)
         self.remove_garbage()
 
-    def _alter(self, name: bytes, change: Callable[[_Families], _Families]) -> None:
+    def _alter(self, name: bytes, change: Callable[[Families], Families]) -> None:
         """Change the families in one transaction, as another client may be changing them too."""
         name = plain_table(name)
         self.remove_garbage()
@@ -221,7 +211,7 @@ class Admin(catalog.CatalogUser):
         self.remove_garbage()
 
 
-def _check_there(name: bytes, family: bytes, families: _Families) -> None:
+def _check_there(name: bytes, family: bytes, families: Families) -> None:
     if family not in families:
         raise Refused("no such column family", "no such family", table=name, family=family)
 
@@ -245,9 +235,8 @@ def _read_namespaces(reader: Reader) -> dict[bytes, dict[str, str]]:
         try:
             found[key[len(_NAMESPACE) :]] = dict(parse_stored(stored))
         except (ValueError, TypeError) as error:
-            raise CorruptRowError(
-                "the catalog does not decode", key=key, stored=stored[:200]
-            ) from error
+            message = "the catalog does not decode"
+            raise CorruptRowError(message, key=key, stored=stored[:200]) from error
     return found
 
 

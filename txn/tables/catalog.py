@@ -39,19 +39,18 @@ _TABLE = CATALOG + b"table "
 _TABLE_STOP = CATALOG + b"table!"
 _GARBAGE = CATALOG + b"garbage "
 _GARBAGE_STOP = CATALOG + b"garbage!"
-ROW_END = b"\0\0"
-ROW_PASSED = b"\0\1"
-"""After an escaped row: the start of its keys, and a bound below the keys of all later rows."""
+ROW_END = b"\0\0"  # after an escaped row: begins its keys
+ROW_PASSED = b"\0\1"  # a bound above its keys, below those of all later rows
 _TABLE_NAME = re.compile(r"(?:\w+:)?\w[\w.-]*")
 GARBAGE_KEYS = 5_000
 
+Families = Mapping[bytes, FamilySettings]
 StoredCells = Iterable[tuple[bytes, bytes, bytes]]
 """Family, column and state of cells; of masks, b"", the family and their state."""
 
 
 class Region(NamedTuple):
-    """Rows of a table from start to stop (excluded; b"": open). number: HBase's region id, a time
-    in ms."""
+    """Rows of a table from start to stop (excluded; b"": open). number: HBase's id, in ms."""
 
     start: bytes
     stop: bytes
@@ -67,7 +66,7 @@ class TableEntry:
     """
 
     number: int
-    families: Mapping[bytes, FamilySettings]
+    families: Families
     enabled: bool = True
     masked: bool = False
     splits: tuple[bytes, ...] = ()
@@ -79,7 +78,6 @@ class TableEntry:
 
     @property
     def stop(self) -> bytes:
-        """The first key after those of the table."""
         return (self.number + 1).to_bytes(4)
 
     @property
@@ -109,13 +107,8 @@ class FamilyLayout(NamedTuple):
 
     def read_versions(self, state: bytes, now_ms: int, limit: int) -> list[model.Cell]:
         """Return up to `limit` visible versions, newest first, of a cell's stored state."""
-        return cells.versions(
-            state,
-            self.find_expiry(now_ms),
-            now_ms,
-            limit=min(limit, self.versions),
-            at_least=self.min_versions,
-        )
+        oldest_ms, limit = self.find_expiry(now_ms), min(limit, self.versions)
+        return cells.versions(state, oldest_ms, now_ms, limit=limit, at_least=self.min_versions)
 
 
 @dataclass(frozen=True, slots=True)
@@ -134,14 +127,12 @@ class TableCatalog:
         return found
 
     def table(self, name: bytes) -> TableEntry:
-        """Return an enabled table, or raise Refused naming it."""
         found = self.find(name)
         if not found.enabled:
             raise Refused("table not enabled", "the table is disabled", table=name)
         return found
 
     def layout(self, table: bytes | None, family: bytes) -> FamilyLayout:
-        """Return the layout of a family, or raise the error that says why there is none."""
         found = self.layouts.get((table, family))
         if found is None:
             if table is None:
@@ -231,11 +222,9 @@ def _decode_family(shown: Mapping[str, Any]) -> FamilySettings:
 
 
 def family_of(settings: FamilySettings) -> model.Family:
-    """Return a family's settings that the protocol needs."""
-    database = dict(settings.configuration).get(model.DATABASE_ENTRY)
-    return model.Family(
-        settings.versions, settings.ttl_ms, database=database.encode() if database else None
-    )
+    name = dict(settings.configuration).get(model.DATABASE_ENTRY)
+    database = name.encode() if name else None
+    return model.Family(settings.versions, settings.ttl_ms, database=database)
 
 
 def save(writer: Writer, known: TableCatalog, name: bytes, table: TableEntry | None) -> None:
@@ -274,13 +263,8 @@ def find_missing(
         model.refuse_other_database(name, found.values(), given.database)
         known_one = found.get(family, given)
         if replace(known_one, database=given.database) != given:
-            raise InvalidRequestError(
-                "the family exists with other settings",
-                table=name,
-                family=family,
-                existing=known_one,
-                given=given,
-            )
+            facts = {"table": name, "family": family, "existing": known_one, "given": given}
+            raise InvalidRequestError("the family exists with other settings", **facts)
         settings = existing.get(family) or FamilySettings(
             versions=given.versions, ttl_ms=given.ttl_ms, configuration=KEEPS_MARKERS
         )
@@ -303,18 +287,14 @@ def ensure(
 
 
 def assign_family(settings: FamilySettings, database: bytes | None) -> FamilySettings:
-    """Return a family's settings with this database, or with none for None."""
     others = tuple(pair for pair in settings.configuration if pair[0] != model.DATABASE_ENTRY)
     owned = ((model.DATABASE_ENTRY, database.decode()),) if database else ()
     return replace(settings, configuration=others + owned)
 
 
-def alter(
-    writer: Writer, known: TableCatalog, name: bytes, families: Mapping[bytes, FamilySettings]
-) -> None:
-    """Give the table exactly these families, in the caller's transaction. Garbage of a dropped
-    family is removed before the family comes back; otherwise its old cells would reappear and new
-    ones be removed."""
+def alter(writer: Writer, known: TableCatalog, name: bytes, families: Families) -> None:
+    """Give the table exactly these families, in the caller's transaction. The garbage of a dropped
+    family goes before it comes back: old cells would reappear, and new ones be removed."""
     table = known.find(name)
     for family in set(table.families) - set(families):
         mark_garbage(writer, table, family)
@@ -325,7 +305,6 @@ def alter(
 
 
 def mark_garbage(writer: Writer, table: TableEntry, family: bytes = b"") -> None:
-    """Mark the cells of a dropped table or family for the next sweep."""
     writer.put(_GARBAGE + table.prefix + family, b"")
 
 
@@ -353,7 +332,6 @@ def _remove_some(writer: Writer, garbage: bytes) -> None:
 
 
 def escape_row(row: bytes) -> bytes:
-    """Return the escaped form of a row in a key, without its end."""
     return row.replace(b"\0", b"\0\xff") if b"\0" in row else row
 
 
@@ -367,11 +345,9 @@ def cell_key(layout: FamilyLayout, row: bytes, column: bytes) -> bytes:
 
 
 def check_row(row: bytes) -> None:
-    """Raise Refused for a row that HBase would refuse."""
     if not 0 < len(row) <= model.MAX_ROW:
-        raise Refused(
-            "illegal argument", "a row is 1 to 32767 bytes", bytes=len(row), starts=row[:40]
-        )
+        message = "a row is 1 to 32767 bytes"
+        raise Refused("illegal argument", message, bytes=len(row), starts=row[:40])
 
 
 def walk_rows(reader: Reader, low: bytes, high: bytes, *, reverse: bool) -> Iterator[bytes]:
@@ -416,7 +392,6 @@ def split_row(key: bytes) -> int:
 
 
 def plain_row(row: bytes) -> bytes:
-    """Return the unescaped form of a row."""
     return row.replace(b"\0\xff", b"\0") if b"\0" in row else row
 
 
@@ -430,8 +405,7 @@ def is_table_name(name: bytes) -> bool:
     return _TABLE_NAME.fullmatch(name.decode(errors="replace")) is not None
 
 
-def check_names(table: bytes, families: Mapping[bytes, FamilySettings]) -> None:
-    """Raise Refused unless HBase accepts these names and settings."""
+def check_names(table: bytes, families: Families) -> None:
     if len(table) > model.MAX_TABLE or not is_table_name(table):
         raise Refused("illegal argument", "not a legal table name", table=table)
     if not families:
@@ -443,15 +417,11 @@ def check_names(table: bytes, families: Mapping[bytes, FamilySettings]) -> None:
             raise Refused("illegal argument", "not a legal family name", table=table, family=family)
         check_settings(family, settings)
         if settings.keep_deleted_cells.upper() != "FALSE" or settings.new_version_behavior:
-            raise Refused(
-                "do not retry",
-                "only KEEP_DELETED_CELLS=FALSE without NEW_VERSION_BEHAVIOR is supported here",
-                family=family,
-            )
+            words = "only KEEP_DELETED_CELLS=FALSE without NEW_VERSION_BEHAVIOR is supported here"
+            raise Refused("do not retry", words, family=family)
 
 
 def check_settings(family: bytes, settings: FamilySettings) -> None:
-    """Raise Refused, with HBase's reasons, for settings that HBase refuses."""
     if settings.versions < 1:
         raise Refused("illegal argument", "versions must be positive", family=family)
     if settings.ttl_ms is not None and settings.ttl_ms <= 0:

@@ -14,8 +14,7 @@ range or after an exact delete of a newer one. Here it is gone at once, as if ea
     exact   = timestamp:u64 0xFFFFFFFE
 
 A version may have a TTL of its own (ms; HBase's `_ttl`). When its timestamp plus its TTL lies
-before now, reads, version limits and compactions ignore it. An older version then becomes visible
-again, as in HBase.
+before now, all ignore it. An older version then becomes visible again, as in HBase.
 
 The row-level markers of a family are such a state too, of markers only.
 """
@@ -137,7 +136,6 @@ def put_version(
 
 
 def find_ttl(state: bytes, timestamp: int) -> int | None:
-    """Return the TTL of the version with this timestamp, or None."""
     for at, _, found, size in _entries(state):
         if found == timestamp and _LENGTH < size < _EXACT:
             return int(_TTL_FORM.unpack_from(state, at + _HEAD_SIZE)[0])
@@ -175,7 +173,6 @@ def drop_exact(state: bytes, timestamp: int) -> bytes:
 
 
 def masks(state: bytes, timestamp: int) -> bool:
-    """Return True if a marker of this state hides a put of the timestamp."""
     _, _, found, size = _locate(state, timestamp)
     return _hides(found, size, timestamp)
 

@@ -7,7 +7,7 @@ mutation is masked. The new version of an Add or Append is above the one it repl
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable
 from dataclasses import replace
 from functools import partial
 from typing import assert_never
@@ -18,10 +18,9 @@ from txn.tables import catalog, cells
 from txn.tables.catalog import FamilyLayout, TableCatalog
 from txn.tables.cells import CellVersion
 from txn.tables.kv.ordered import Reader, Writer
-from txn.tables.operations import MAX_TIMESTAMP, Add, Append, Operation, Put, Refused, Remove
+from txn.tables.operations import Add, Append, Operation, Operations, Put, Refused, Remove
 
-MAX_COLUMN = 131_072
-"""HBase accepts any column that fits the limit of a cell; our keys are walked in pieces."""
+MAX_COLUMN = 131_072  # HBase accepts any that fits a cell; our keys are walked in pieces
 KEY_VALUE_OVERHEAD = 20
 _LENGTH_OVERHEAD = 4
 _LONG = 8
@@ -33,17 +32,16 @@ def key_value_bytes(row: bytes, family: bytes, column: bytes, value: bytes) -> i
 
 
 def check_cells(row: bytes, operations: Iterable[Operation]) -> None:
-    """Raise Refused for cells that HBase's servers refuse in any table."""
     for operation in operations:
         if isinstance(operation, (Put, Append)):
             _check_size(row, operation)
         timestamp = operation.timestamp if isinstance(operation, Put) else None
-        if timestamp is not None and not 0 <= timestamp <= MAX_TIMESTAMP:
+        if timestamp is not None and not 0 <= timestamp <= cells.FOREVER:
             raise Refused("retries exhausted", "timestamps are not negative", timestamp=timestamp)
 
 
 def prepare_changes(
-    writer: Writer, known: TableCatalog, table: bytes, operations: Sequence[Operation]
+    writer: Writer, known: TableCatalog, table: bytes, operations: Operations
 ) -> TableCatalog:
     """Return the catalog for the operations, or raise Refused. The first delete of a row or family
     marks the table as having masks."""
@@ -53,11 +51,10 @@ def prepare_changes(
         if family is not None:
             known.layout(table, family)
         if isinstance(column, bytes) and len(column) > MAX_COLUMN:
-            raise Refused(
-                "illegal argument", "the column is too long", bytes=len(column), limit=MAX_COLUMN
-            )
+            facts = {"bytes": len(column), "limit": MAX_COLUMN}
+            raise Refused("illegal argument", "the column is too long", **facts)
         timestamp = operation.timestamp if isinstance(operation, Remove) else None
-        if timestamp is not None and not 0 <= timestamp <= MAX_TIMESTAMP:
+        if timestamp is not None and not 0 <= timestamp <= cells.FOREVER:
             raise Refused("illegal argument", "timestamps are not negative", timestamp=timestamp)
     if not found.masked and deletes_whole(operations):
         catalog.save(writer, known, table, replace(found, masked=True))
@@ -83,7 +80,7 @@ class RowChange:
         self._now = now_ms
 
     def carry_out(
-        self, operations: Sequence[Operation], put_ms: int | None = None
+        self, operations: Operations, put_ms: int | None = None
     ) -> tuple[CellVersion, ...]:
         """Carry out all operations; return what Adds and Appends put, in HBase's order. put_ms: the
         time of puts without one, if it is not the server's."""
@@ -176,9 +173,9 @@ class RowChange:
         layout = self._layout(family)
         masks_key = catalog.masks_key(layout, self._row) or b""
         old = self._writer.get(masks_key) or b""
-        mask, drop = (
-            (cells.delete_exact, cells.drop_exact) if exact else (cells.delete, cells.drop_versions)
-        )
+        mask, drop = cells.delete, cells.drop_versions
+        if exact:
+            mask, drop = cells.delete_exact, cells.drop_exact
         self._store(masks_key, old, mask(old, timestamp))
         for name in list(catalog.family_keys(self._writer, layout, catalog.escape_row(self._row))):
             state = self._writer.get(name) or b""
@@ -211,7 +208,7 @@ def write_edits(
             layout = known.layout(table, family)
             stem = catalog.cell_key(layout, row, b"")
         timestamp = at_ms if given is None else given
-        if not 0 <= timestamp < MAX_TIMESTAMP:
+        if not 0 <= timestamp < cells.FOREVER:
             raise InvalidRequestError("not a timestamp in ms", timestamp=timestamp)
         name = stem + column
         old = changed[name] if name in changed else get(name) or b""

@@ -1,11 +1,11 @@
 """Requests of plain HBase clients to tables, their results, and the reasons of a refusal.
 
-Timestamps are milliseconds; None is the server's time. Families and columns are bytes; an empty
-column name is legal.
+Timestamps are milliseconds; None is the server's time. An empty column name is legal.
 """
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any, Literal, NamedTuple
 
@@ -147,6 +147,7 @@ class Append(NamedTuple):
 
 
 Operation = Put | Remove | Add | Append
+Operations = Sequence[Operation]
 
 
 @dataclass(frozen=True, slots=True)
@@ -155,8 +156,7 @@ class Condition:
 
     As in HBase the expected value is on the left: `value operator cell`. A value of None or b"" is
     HBase's null check: it holds for an absent or empty cell, or with `!=` for any other. An absent
-    cell meets no condition with another value, not even `!=`. HBase refuses "no-op" only if there
-    are two values to compare.
+    cell meets no condition with another value, not even `!=`. HBase refuses "no-op" for two values.
     """
 
     family: bytes = b""
@@ -169,9 +169,8 @@ class Condition:
 class FamilySettings:
     """All settings that HBase shows of a column family, with its defaults. ttl_ms None: for ever.
 
-    Only versions, min_versions and ttl_ms have an effect here; the others are only shown. Values of
-    keep_deleted_cells other than FALSE, and new_version_behavior, are refused. attributes are bytes
-    as text of ISO 8859-1.
+    Only versions, min_versions and ttl_ms have an effect; the others are only shown. Other values
+    of keep_deleted_cells, and new_version_behavior, are refused. attributes are ISO 8859-1 text.
     """
 
     versions: int = 1

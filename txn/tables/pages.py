@@ -18,12 +18,8 @@ from txn.tables.kv.ordered import Reader
 PAGE_ROWS = 500
 PAGE_CELLS = 20_000
 PAGE_BYTES = 4 * 1024 * 1024
-LEAP_CELLS = 10
-"""Leaping to a row costs as much as reading so many cells."""
-
-LEAPS = 2
-"""Up to so many cells of a row are found faster by seeking each than by reading all."""
-
+LEAP_CELLS = 10  # leaping to a row costs as much as reading so many cells
+LEAPS = 2  # up to so many cells of a row are found faster by seeking each than by reading all
 Layouts = Mapping[tuple[bytes | None, bytes], FamilyLayout]
 
 
@@ -48,8 +44,7 @@ class RowChoice(NamedTuple):
 
 
 class ScanPage(NamedTuple):
-    """Rows, and the bound, without the table's prefix, where the next page begins (in reverse:
-    ends); None at the end."""
+    """Rows, and the bound, without the table's prefix, where the next begins; None at the end."""
 
     rows: list[Row]
     resume: bytes | None

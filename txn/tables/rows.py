@@ -18,7 +18,7 @@ from txn.tables.changes import RowChange
 from txn.tables.filters.lists import make_filter
 from txn.tables.filters.standard import COMPARISONS
 from txn.tables.kv.ordered import Reader, Writer
-from txn.tables.operations import Condition, Operation, Range, Refused, Result, Selection
+from txn.tables.operations import Condition, Operations, Range, Refused, Result, Selection
 from txn.tables.selecting import FilteredScan, ReadPlan
 
 PAGE_VERSIONS = 20_000
@@ -59,11 +59,7 @@ class Rows(catalog.CatalogUser):
         return self._ordered.read(body)
 
     def mutate(
-        self,
-        table: bytes,
-        mutations: Sequence[tuple[bytes, Sequence[Operation]]],
-        *,
-        durable: bool = True,
+        self, table: bytes, mutations: Sequence[tuple[bytes, Operations]], *, durable: bool = True
     ) -> list[Result]:
         """Carry out the operations of each row, all or none, at one server time. Return for each
         row the new versions of its Adds and Appends, by family and column."""
@@ -92,7 +88,7 @@ class Rows(catalog.CatalogUser):
         table: bytes,
         row: bytes,
         condition: Condition,
-        operations: Sequence[Operation],
+        operations: Operations,
         *,
         durable: bool = True,
     ) -> bool:
@@ -119,7 +115,7 @@ class Rows(catalog.CatalogUser):
             self._finish(operations)
         return done
 
-    def _finish(self, operations: Sequence[Operation], results: Sequence[Result] = ()) -> None:
+    def _finish(self, operations: Operations, results: Sequence[Result] = ()) -> None:
         """Called after a change, before it returns."""
 
     def scan(
@@ -225,9 +221,7 @@ def _make_filtered(selection: Selection, reverse: bool = False) -> FilteredScan 
 def _read_row(plan: ReadPlan, row: bytes) -> list[CellVersion]:
     escaped = catalog.escape_row(row)
     filtered = _make_filtered(plan.selection)
-    if filtered is None:
-        return plan.read_row(escaped)
-    return filtered.read_row(plan, escaped, row)
+    return filtered.read_row(plan, escaped, row) if filtered else plan.read_row(escaped)
 
 
 def _holds(condition: Condition, found: CellVersion | None) -> bool:

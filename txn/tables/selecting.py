@@ -8,7 +8,6 @@ those that pass count for the selection's limits.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
-from functools import partial
 from itertools import islice
 from typing import NamedTuple
 
@@ -33,33 +32,23 @@ class FamilyRead(NamedTuple):
     until: int
 
     def has_row(self, reader: Reader, row: bytes) -> bool:
-        """Return True if the escaped row has any cell in the family."""
         return next(family_keys(reader, self.layout, row), None) is not None
 
     def read_columns(
         self, reader: Reader, row: bytes, limit: int
-    ) -> Iterator[tuple[bytes, list[Cell]]]:
+    ) -> Iterator[tuple[bytes, Sequence[Cell]]]:
         """Yield the columns of an escaped row, with up to `limit` versions of each."""
         layout = self.layout
         start = layout.prefix + row + layout.infix
         # HBase returns one expired version more of a named column than MIN_VERSIONS promises.
         named_kept = self.columns is not None and layout.min_versions > 0
-        names = (
-            list(family_keys(reader, layout, row))
-            if self.columns is None
-            else [start + column for column in self.columns]
-        )
+        names = [start + column for column in self.columns or ()]
+        if self.columns is None:
+            names = list(family_keys(reader, layout, row))
+        read = (self._replace(oldest_ms=0) if named_kept else self).make_cell_reader(limit)
         for name in names:
             if state := reader.get(name):
-                found = cells.versions(
-                    state,
-                    0 if named_kept else self.oldest_ms,
-                    self.now_ms,
-                    limit=min(limit, layout.versions),
-                    since=self.since,
-                    until=self.until,
-                    at_least=layout.min_versions,
-                )
+                found = read(state)
                 if named_kept:
                     kept = sum(cell.timestamp >= self.oldest_ms for cell in found)
                     found = found[: max(kept + 1, layout.min_versions)]
@@ -77,14 +66,8 @@ class FamilyRead(NamedTuple):
                 return () if cell is None else (cell,)
 
             return read_newest
-        return partial(
-            cells.versions,
-            oldest_ms=oldest_ms,
-            now_ms=now_ms,
-            limit=limit,
-            since=since,
-            until=until,
-            at_least=at_least,
+        return lambda state: cells.versions(
+            state, oldest_ms, now_ms, limit=limit, since=since, until=until, at_least=at_least
         )
 
 
@@ -188,14 +171,12 @@ class FilteredScan:
 
     def _read_family(self, plan: ReadPlan, family: FamilyRead, row: bytes) -> list[CellVersion]:
         wanted = plan.store_slice
-        found = list(islice(self._filter_family(plan, family, row), wanted.start, wanted.stop))
+        found = list(islice(self._filter(plan, family, row), wanted.start, wanted.stop))
         if self.filter.filter_all_remaining() and family.has_row(plan.reader, row):
             self._closed.add(family.family)
         return found
 
-    def _filter_family(
-        self, plan: ReadPlan, family: FamilyRead, row: bytes
-    ) -> Iterator[CellVersion]:
+    def _filter(self, plan: ReadPlan, family: FamilyRead, row: bytes) -> Iterator[CellVersion]:
         hint = b""
         kept = family.layout.versions
         wanted = min(plan.selection.versions, kept)

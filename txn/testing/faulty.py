@@ -16,16 +16,9 @@ from typing import Any, TypeVar, cast
 
 from txn.arguments import check_calls
 from txn.errors import MaybeApplied, NotApplied, StoreError
-from txn.model import Cell, Check, Edit, Family, Key
-from txn.stores.base import (
-    Answers,
-    Feature,
-    Store,
-    StoreWrapper,
-    check_then_read,
-    divide_found,
-    put_single_checks,
-)
+from txn.model import Cell, Check, Edit, Key
+from txn.stores import base
+from txn.stores.base import Answers, Families, Feature, Store, StoreWrapper
 
 Item = Key | Edit | Check | tuple[Check, ...] | bytes
 T = TypeVar("T", Edit, Check, Sequence[Check])
@@ -68,8 +61,7 @@ class Fault:
     applied: positions of the items that take effect now; None: all.
     reply: what the store reports to the caller.
     late: positions of the items that take effect (again) when `deliver` runs.
-    twice: the call is repeated at once, as by a gateway after a broken connection, and the second
-    answer is reported.
+    twice: the call is repeated at once, as by a gateway, and the second answer is reported.
     """
 
     applied: frozenset[int] | None = None
@@ -169,7 +161,7 @@ class FaultyStore(StoreWrapper):
     def put_if_all(self, groups: Sequence[Sequence[Check]]) -> list[bool | None]:
         """Make one call, whose items are the groups; see `is_one_region`."""
         if not self.is_one_region:
-            return put_single_checks(self, groups)
+            return base.put_single_checks(self, groups)
         fault = self._fault("put_if_all", tuple(map(tuple, groups)))
         answers: list[bool | None] = []
         for _ in range(1 + fault.twice):
@@ -197,8 +189,8 @@ class FaultyStore(StoreWrapper):
                 early = self.read([*keys, *stamps])
         if early is not None:
             answers = self.check_and_put(checks, durable=durable)
-            return divide_found(answers, early, keys, stamps)
-        return check_then_read(self, checks, keys, stamps, durable=durable)
+            return base.divide_found(answers, early, keys, stamps)
+        return base.check_then_read(self, checks, keys, stamps, durable=durable)
 
     def atomically(self, work: Callable[[], None]) -> None:
         if "atomic" not in self.features or self.is_inside:
@@ -219,9 +211,7 @@ class FaultyStore(StoreWrapper):
             _INSIDE.reset(outside)
         _report(fault)
 
-    def ensure_table(
-        self, table: bytes, families: Mapping[bytes, Family], splits: Sequence[bytes] = ()
-    ) -> None:
+    def ensure_table(self, table: bytes, families: Families, splits: Sequence[bytes] = ()) -> None:
         fault = self._fault("ensure_table", (table,))
         if fault.applied is None or fault.applied:
             self._inner.ensure_table(table, families, splits)

@@ -21,8 +21,7 @@ from txn.tables.filters.parsing import parse_filter
 from txn.tables.kv.ordered import OrderedStore
 
 SERVICE: Any = IDL.THBaseService
-OF_MANY_ROWS = frozenset({"mutateRow", "checkAndMutate"})
-"""The methods that HBase executes as requests about many rows."""
+OF_MANY_ROWS = frozenset({"mutateRow", "checkAndMutate"})  # as HBase executes them
 OF_FAMILIES = frozenset({"addColumnFamily", "modifyColumnFamily", "deleteColumnFamily"})
 OF_FAMILY = ("do not retry", "no such column family")
 OPERATORS: dict[int, ops.Operator] = {0: "<", 1: "<=", 2: "=", 3: "!=", 4: ">=", 5: ">", 6: "no-op"}
@@ -60,8 +59,6 @@ class Data2:
         self._rows = rows
         self._scanners = scanners
 
-    # ------------------------------------------------------------------------- reading
-
     def exists(self, table: bytes, tget: Any) -> bool:
         return bool(self._read(table, [tget])[0].versions)
 
@@ -88,8 +85,6 @@ class Data2:
                 results = self._rows.get(table, rows, selection)
             found.update(zip(positions, results, strict=True))
         return [found[position] for position in range(len(gets))]
-
-    # ------------------------------------------------------------------------ changing
 
     def put(self, table: bytes, tput: Any) -> None:
         self._change(table, tput, _check_puts(tput))
@@ -127,25 +122,20 @@ class Data2:
         appends = [ops.Append(cell.family, cell.qualifier, cell.value, ttl_ms) for cell in cells]
         return self._compute(table, tappend, appends)
 
-    def _change(self, table: bytes, change: Any, operations: Sequence[ops.Operation]) -> ops.Result:
+    def _change(self, table: bytes, change: Any, operations: ops.Operations) -> ops.Result:
         durable = is_durable(change)
         return self._rows.mutate(table, [(change.row, operations)], durable=durable)[0]
 
-    def _compute(self, table: bytes, change: Any, operations: Sequence[ops.Operation]) -> Any:
+    def _compute(self, table: bytes, change: Any, operations: ops.Operations) -> Any:
         found = self._change(table, change, operations)
         return _pack_result(found if change.returnResults is not False else ops.Result(b""))
 
     def _change_all(
-        self,
-        table: bytes,
-        changes: Sequence[Any],
-        operations: Callable[[Any], Sequence[ops.Operation]],
+        self, table: bytes, changes: Sequence[Any], operations: Callable[[Any], ops.Operations]
     ) -> None:
         if changes:
             rows = [(change.row, operations(change)) for change in changes]
             self._rows.mutate_all(table, rows, durable=any(map(is_durable, changes)))
-
-    # ------------------------------------------------------------------------ checking
 
     def checkAndPut(self, *, tput: Any, **given: Any) -> bool:
         return self._check_and_mutate(tput, _check_puts(tput), **given)
@@ -156,7 +146,7 @@ class Data2:
     def _check_and_mutate(
         self,
         change: Any,
-        operations: Sequence[ops.Operation],
+        operations: ops.Operations,
         *,
         table: bytes,
         row: bytes,
@@ -188,9 +178,8 @@ class Data2:
         operator = OPERATORS.get(compareOperator)
         if operator is None:
             text = "Required field 'compareOp' was not present! Struct: checkAndMutate"
-            raise TApplicationException(
-                TApplicationException.PROTOCOL_ERROR, f"{text} {compareOperator}"
-            )
+            kind = TApplicationException.PROTOCOL_ERROR
+            raise TApplicationException(kind, f"{text} {compareOperator}")
         if value is None:
             raise gateway.InternalError("a comparison needs a value")
         operations, durable = _operations_of(rowMutations)
@@ -198,15 +187,11 @@ class Data2:
         condition = ops.Condition(family, qualifier, operator, value)
         return self._rows.check_and_mutate(table, row, condition, operations, durable=durable)
 
-    # ------------------------------------------------------------------------ scanning
-
     def openScanner(self, table: bytes, tscan: Any) -> int:
         return self._scanners.open(scan_of(table, tscan))
 
     def getScannerRows(self, scannerId: int, numRows: int) -> list[Any]:
-        found = self._scanners.next(
-            scannerId, numRows, lambda _, results: [*map(_pack_result, results)]
-        )
+        found = self._scanners.next(scannerId, numRows, lambda _, rows: [*map(_pack_result, rows)])
         if found is None:
             raise IDL.TIllegalArgument(message="Invalid scanner Id")
         return found
@@ -217,9 +202,6 @@ class Data2:
 
     def getScannerResults(self, table: bytes, tscan: Any, numRows: int) -> list[Any]:
         return [*map(_pack_result, self._scanners.first(scan_of(table, tscan), numRows))]
-
-
-# ------------------------------------------------------- between the interface and tables
 
 
 def _selection_of(get: Any) -> ops.Selection:

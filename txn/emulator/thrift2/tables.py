@@ -73,8 +73,6 @@ class Tables2:
     def __init__(self, admin: Admin) -> None:
         self._admin = admin
 
-    # ------------------------------------------------------------------------- regions
-
     def getRegionLocation(self, table: bytes, row: bytes, **_: object) -> Any:
         regions = self._admin.table(gateway.check_table(table)).regions
         found = next(region for region in reversed(regions) if region.start <= row)
@@ -83,8 +81,6 @@ class Tables2:
     def getAllRegionLocations(self, table: bytes) -> list[Any]:
         found = self._admin.find(gateway.check_table(table))
         return [_location(table, region) for region in found.regions] if found else []
-
-    # --------------------------------------------------------------------- descriptions
 
     def getTableDescriptor(self, table: Any) -> Any:
         name = _name(table)
@@ -122,8 +118,6 @@ class Tables2:
             return False
         return not splitKeys or sum(map(found.splits.count, splitKeys)) == len(splitKeys)
 
-    # ------------------------------------------------------------------------- changes
-
     def createTable(self, desc: Any, splitKeys: Sequence[bytes] | None) -> None:
         name, splits = _name(desc.tableName), splitKeys or ()
         self._admin.create(name, _families(name, desc.columns), splits)
@@ -153,8 +147,6 @@ class Tables2:
         name = _name(desc.tableName)
         self._admin.modify(name, _families(name, desc.columns))
 
-    # ---------------------------------------------------------------------- namespaces
-
     def createNamespace(self, namespaceDesc: Any) -> None:
         self._admin.create_namespace(namespaceDesc.name.encode(), namespaceDesc.configuration or {})
 
@@ -178,8 +170,6 @@ class Tables2:
 
     def listNamespaces(self) -> list[str]:
         return [name.decode() for name in sorted(self._admin.namespaces())]
-
-    # -------------------------------------------------------------------------- server
 
     def getThriftServerType(self) -> int:
         return int(IDL.TThriftServerType.TWO)
@@ -253,9 +243,8 @@ def _settings(column: Any) -> FamilySettings:
             try:
                 changes[name] = _SETTINGS[name].read(shown.decode())
             except ValueError as error:
-                raise Refused(
-                    "illegal argument", "not a setting", name=text, value=shown
-                ) from error
+                facts = {"name": text, "value": shown}
+                raise Refused("illegal argument", "not a setting", **facts) from error
         else:
             others.append((text.decode(LATIN), shown.decode(LATIN)))
     for name, setting in _SETTINGS.items():
@@ -286,6 +275,5 @@ def _column(family: bytes, settings: FamilySettings) -> Any:
         if setting.field:
             fields[setting.field] = shown
     texts[b"INDEX_BLOCK_ENCODING"] = b"NONE"
-    return IDL.TColumnFamilyDescriptor(
-        name=family, attributes=texts, configuration=dict(settings.configuration) or None, **fields
-    )
+    fields |= {"attributes": texts, "configuration": dict(settings.configuration) or None}
+    return IDL.TColumnFamilyDescriptor(name=family, **fields)

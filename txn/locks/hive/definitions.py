@@ -92,7 +92,6 @@ def _list_form_accesses(words: WordReader, shape: Shape, match: re.Match[str]) -
 
 @cache
 def _compile_forms() -> dict[str, list[re.Pattern[str]]]:
-    """Return the forms, grouped by first word."""
     found: dict[str, list[re.Pattern[str]]] = {}
     lines = files(__package__).joinpath("statements.txt").read_text().replace("\n    ", "")
     parts = dict(re.findall(r"^(\w+) = (.+)$", lines, re.MULTILINE))

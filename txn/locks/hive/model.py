@@ -9,6 +9,7 @@ from __future__ import annotations
 import re
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
+from importlib.resources import files
 from typing import Literal, Protocol, runtime_checkable
 
 from txn.locks.model import Path
@@ -16,6 +17,9 @@ from txn.locks.model import Path
 DATABASE_SETTING = "hive.current.database"
 DEFAULT = "default"
 NULL_PARTITION = "__HIVE_DEFAULT_PARTITION__"
+BUILT_IN = frozenset(files(__package__).joinpath("functions.txt").read_text().split())
+"""The built-in functions of Spark 4.3 and of Hive. None of them reads a table."""
+
 INTEGERS = frozenset({"tinyint", "smallint", "int", "integer", "bigint"})
 
 _INTEGER = re.compile(r"0|-?[1-9]\d{0,18}")

@@ -54,7 +54,6 @@ _REWRITES: list[Rewrite] = [
 
 
 def list_query_accesses(statement: str, database: str) -> list[Access]:
-    """Return the accesses of a statement that selects, inserts, merges, updates or deletes."""
     tree = _parse(statement)
     targets = list(_list_targets(tree, statement))
     found: list[Access] = [_make_change(target, statement, database) for target in targets]
@@ -163,8 +162,7 @@ def _is_common(table: exp.Table) -> bool:
 
 
 def _list_visible(around: exp.Expr, inside: exp.Expr) -> list[exp.Expr]:
-    """Return the common table expressions of `around` that are visible in `inside`; for one of
-    themselves, those before it."""
+    """Return the common table expressions of `around` that `inside` can see."""
     if isinstance(around, exp.With):
         if around.args.get("recursive"):
             return around.expressions

@@ -15,7 +15,6 @@ from typing import assert_never
 from txn.errors import InvalidRequestError
 from txn.host.extras import import_extra
 from txn.locks.hive import model
-from txn.locks.hive.functions import BUILT_IN
 from txn.locks.model import LockRequest, Mode, Path, exclusive, in_order, shared
 
 with import_extra("locks"):
@@ -109,7 +108,7 @@ def _lock_call(
     """Yield the locks for a called function: none for a built-in one."""
     name = Path(call.name if len(call.name) > 1 else (call.database, *call.name))
     found = catalog.functions(name) if isinstance(catalog, model.Functions) else ()
-    is_built_in = call.name[-1] in BUILT_IN and call.name[:-1] in BUILT_IN_AT
+    is_built_in = call.name[-1] in model.BUILT_IN and call.name[:-1] in BUILT_IN_AT
     if not (found or is_built_in):
         raise InvalidRequestError(UNKNOWN_FUNCTION, function=".".join(call.name))
     for each in found:

@@ -10,12 +10,11 @@ from __future__ import annotations
 import math
 import re
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
 from datetime import date, datetime
 from decimal import Decimal
 from functools import partial
 from itertools import islice, pairwise
-from typing import Any, ClassVar, NoReturn
+from typing import Any, ClassVar, NamedTuple, NoReturn
 
 from sqlglot import Token, TokenType
 from sqlglot.dialects.spark import Spark
@@ -24,8 +23,7 @@ from sqlglot.parsers.spark import SparkParser
 
 from txn.arguments import check_calls
 from txn.errors import InvalidRequestError
-from txn.locks.hive.functions import BUILT_IN
-from txn.locks.hive.model import DATABASE_SETTING, DEFAULT, Constant, ConstantKind, Spec
+from txn.locks.hive.model import BUILT_IN, DATABASE_SETTING, DEFAULT, Constant, ConstantKind, Spec
 from txn.locks.hive.settings import HIVE_SETTINGS, from_hive
 from txn.locks.model import Path
 
@@ -70,8 +68,7 @@ class Statements(Spark):
         }
 
 
-@dataclass(frozen=True, slots=True)
-class Word:
+class Word(NamedTuple):
     """A word or a sign. key: in upper case; empty if quoted. start, end: positions in the text."""
 
     key: str
@@ -286,8 +283,7 @@ def _read_words(statement: str) -> Iterator[Word]:
             yield Word(part[0].upper(), part[0], token.token_type, start, end)
 
 
-@dataclass(frozen=True, slots=True)
-class Shape:
+class Shape(NamedTuple):
     """Words as one text: a space before each word or its sign, and `()` for each outermost pair of
     parentheses. words: the number of the word at each position of the text."""
 
@@ -344,9 +340,6 @@ def _read_constant(words: list[Word]) -> Constant | None:
         case [Word(key="DATE"), Word(kind=TokenType.STRING, text=text)]:
             return Constant("date", text)
     return None
-
-
-# ------------------------------------------------------------- values of markers, and IDENTIFIER
 
 
 def bind_values(sql: str, args: Args | None = None) -> str:

@@ -25,7 +25,7 @@ from typing import Any, NamedTuple
 from urllib.parse import SplitResult, unquote
 
 from kazoo import exceptions
-from kazoo.client import KazooState, TransactionRequest
+from kazoo.client import KazooState
 from kazoo.handlers.threading import KazooTimeoutError, SequentialThreadingHandler
 from kazoo.handlers.utils import AsyncResult
 from kazoo.protocol.states import ZnodeStat
@@ -40,11 +40,8 @@ from txn.stores.zookeeper import BoundedClient, call_apart
 from txn.text import name_failure
 
 LOST_REPLY = (
-    exceptions.ConnectionLoss,
-    exceptions.OperationTimeoutError,
-    exceptions.SessionExpiredError,
-    exceptions.SessionMovedError,
-    KazooTimeoutError,
+    *(exceptions.ConnectionLoss, exceptions.OperationTimeoutError),
+    *(exceptions.SessionExpiredError, exceptions.SessionMovedError, KazooTimeoutError),
 )
 LOGGER = logging.getLogger(__name__)
 NOT_REACHED = (exceptions.RolledBackError, exceptions.RuntimeInconsistency)
@@ -62,8 +59,7 @@ LOGGER.addHandler(logging.NullHandler())  # print nothing on stderr by default
 
 
 class _Answer(AsyncResult):  # type: ignore[misc]
-    """The driver's, whose condition no interrupted thread leaves locked: the driver's own threads
-    take it, too, and would stop."""
+    """The driver's, whose condition no interrupted thread leaves locked for its own threads."""
 
     def __init__(self, handler: SequentialThreadingHandler) -> None:
         super().__init__(handler, SafeCondition, KazooTimeoutError)
@@ -102,8 +98,6 @@ class ReplyLost(StoreError):
 
 
 class NodeMissing(StoreError):
-    """A required node is missing."""
-
     written = "no"
 
 
@@ -113,8 +107,7 @@ class Ensemble:
 
     hosts: `host:port,host:port`. base: the folder of the locks. user, password: for digest
     authentication, if any. certificate: shown to the server, with its key, which may be in a file
-    of its own. ca: signs the server's certificate, besides the authorities that this machine
-    trusts.
+    of its own. ca: signs the server's certificate, as the machine's authorities may.
     """
 
     hosts: str
@@ -151,23 +144,6 @@ def parse_ensemble(parts: SplitResult) -> Ensemble:
             raise InvalidRequestError(message, uri=shown)
         options |= {"user": user, "password": password}
     return Ensemble(hosts, f"/{folders}" if folders else BASE, **options)
-
-
-Step = Callable[[TransactionRequest], None]
-"""An operation of a transaction."""
-
-
-def create_node(at: str, data: bytes) -> Step:
-    return methodcaller("create", at, data)
-
-
-def create_place(at: str, data: bytes) -> Step:
-    """Create a node that ends with the session; the server appends a number to its name."""
-    return methodcaller("create", at, data, ephemeral=True, sequence=True)
-
-
-def remove_node(at: str) -> Step:
-    return methodcaller("delete", at)
 
 
 class NodeData(NamedTuple):
@@ -229,8 +205,7 @@ class ZooKeeperClient:
 
     def lost_since(self, losses: int) -> bool:
         """Return True if the session may have ended since `losses` was read: it did, or there was
-        no contact for the rest of its time, of which the driver takes two thirds to notice a
-        silence."""
+        no contact for the rest of its time (the driver takes two thirds to notice)."""
         since_ms = self._silent_since_ms
         silent_ms = 0 if since_ms is None else self._clock.monotonic_ms() - since_ms
         return self.losses != losses or silent_ms * 3 >= self._session_ms
@@ -244,8 +219,6 @@ class ZooKeeperClient:
     def _stop(self) -> None:
         self._client.stop()
         self._client.close()
-
-    # -------------------------------------------------------------------------- single calls
 
     def list_children(self, folders: Sequence[str]) -> list[list[str]]:
         """Return the names in each folder, in one round trip; a missing folder has none."""
@@ -284,35 +257,33 @@ class ZooKeeperClient:
                 calls = [methodcaller("delete_async", folder) for folder in folders]
                 self._call_all(calls, self._session_ms)
 
-    # ------------------------------------------------------------------- all or nothing, once
-
-    def apply(self, steps: Sequence[Step]) -> None:
-        """Take all steps or none, once. Raises NodeMissing if a folder or a node is missing, and
-        ReplyLost if the reply was lost."""
+    def apply(self, removed: Sequence[str], created: Sequence[tuple[str, bytes]] = ()) -> None:
+        """Remove nodes and create others with their data, all or none, once. Raises NodeMissing if
+        a folder or a node is missing, and ReplyLost if the reply was lost."""
         self._refuse_if_closed()
-        _read_results(self._request(steps).commit_async(), len(steps))
+        request = self._client.transaction()
+        for at in removed:
+            request.delete(at)
+        for at, data in created:
+            request.create(at, data)
+        _read_results(request.commit_async(), len(removed) + len(created))
 
-    def create(self, steps: Sequence[Step], folders: Sequence[str]) -> Created:
-        """Take all steps or none, once, and then list the folders, in the same round trip: the
-        server executes a session's requests in order. Raises as `apply` does."""
+    def enter(self, places: Sequence[str], data: bytes, folders: Sequence[str]) -> Created:
+        """Create nodes that end with the session, all or none, once; the server appends a number to
+        each name. Then list the folders, in the same round trip: the server executes a session's
+        requests in order. Raises as `apply` does."""
         self._refuse_if_closed()
-        request = self._request(steps)
+        request = self._client.transaction()
+        for at in places:
+            request.create(at, data, ephemeral=True, sequence=True)
         # Only this operation reports the number of the transaction; folders hold no data.
         request.set_data(folders[0], b"")
         answer = request.commit_async()
         children = self.list_children(folders)
-        *nodes, stat = _read_results(answer, len(steps) + 1)
+        *nodes, stat = _read_results(answer, len(places) + 1)
         if not isinstance(stat, ZnodeStat):
             raise ReplyLost("ZooKeeper: the reply is another request's", got=type(stat).__name__)
         return Created(nodes, stat.mzxid, children)
-
-    def _request(self, steps: Sequence[Step]) -> TransactionRequest:
-        request = self._client.transaction()
-        for step in steps:
-            step(request)
-        return request
-
-    # ------------------------------------------------------------------------------- details
 
     def _call_all(
         self, calls: Sequence[Callable[[BoundedClient], Any]], within_ms: int = CALL_WITHIN_MS

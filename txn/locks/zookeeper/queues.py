@@ -25,16 +25,7 @@ from txn.locks.held import Grant
 from txn.locks.manager import Removal, Ticket
 from txn.locks.model import Lock, LockListing, LockRequest, Mode, Owner, Path, parts_of, text_of
 from txn.locks.queue import Denial, RetrySchedule, find_denial
-from txn.locks.zookeeper.client import (
-    Ensemble,
-    NodeMissing,
-    ReplyLost,
-    Step,
-    ZooKeeperClient,
-    create_node,
-    create_place,
-    remove_node,
-)
+from txn.locks.zookeeper.client import Ensemble, NodeMissing, ReplyLost, ZooKeeperClient
 from txn.model import check_whole
 from txn.policy import Backoff
 
@@ -55,9 +46,6 @@ MODES = {"read": Mode.SHARED, "write": Mode.EXCLUSIVE}
 NODE = re.compile(r"(read|write)-([0-9a-f]{32})-(-?[0-9]{10})")
 
 
-# ---------------------------------------------------------------------- nodes and folders
-
-
 class Node(NamedTuple):
     number: int
     mode: Mode
@@ -69,8 +57,7 @@ Queue = list[Node]
 
 
 def encode_note(ticket: Ticket, token: int = 0) -> bytes:
-    """Return the data of a node. token: of a granted explicit lock; 0 stands for the transaction
-    that created the node."""
+    """Return the data of a node. token: of a granted explicit lock; 0: the node's transaction."""
     owner = ticket.owner
     note: dict[str, object] = {"owner": owner.name, "host": owner.host, "query": owner.query}
     note |= {"since_ms": ticket.since_ms, "explicit": token > 0, "token": token}
@@ -118,10 +105,6 @@ class Folders(NamedTuple):
         outer = ["/".join(names[:count]) for count in range(2, len(names) + 1)]
         needed = {self.of(each) for at in objects for each in (*at.parents, at)}
         return [*outer, *sorted(needed, key=lambda folder: (folder.count("/"), folder))]
-
-    def list_emptied(self, objects: Iterable[Path]) -> list[str]:
-        """Return the folders that may be empty without these objects, inner ones first."""
-        return [folder for folder in reversed(self.all(objects)) if len(folder) > len(self.base)]
 
 
 @dataclass(eq=False)
@@ -184,9 +167,6 @@ def open_lock_reader(ensemble: Ensemble) -> QueueReader:
     return QueueReader(ZooKeeperClient(ensemble, SESSION_MS, SystemClock()), Folders(ensemble.base))
 
 
-# ---------------------------------------------------------------------- the lock manager's
-
-
 class ZooKeeperQueues:
     first_poll_ms: int | None = None
 
@@ -244,7 +224,7 @@ class ZooKeeperQueues:
         lost = 0
         for _ in range(TRIES + retries):
             try:
-                return self.client.apply([remove_node(at) for at in nodes])
+                return self.client.apply(nodes)
             except NodeMissing:
                 created = self.client.read_created(nodes)
                 nodes = [at for at, token in zip(nodes, created, strict=True) if token]
@@ -265,7 +245,8 @@ class ZooKeeperQueues:
 
     def _tidy(self) -> None:
         used, self._used = self._used, frozenset()
-        self.client.tidy(self.folders.list_emptied(used))
+        base = len(self.folders.base)
+        self.client.tidy([at for at in reversed(self.folders.all(used)) if len(at) > base])
 
 
 @dataclass(eq=False)
@@ -311,8 +292,7 @@ class _Attempt:
             schedule.note_wake()
 
     def _find_denial(self, queues: dict[Path, Queue]) -> Denial | None:
-        """Note our node in the queue of each object, in their order, and delete duplicates. Return
-        the denial, if any."""
+        """Note our node in each queue, in their order, delete duplicates, and return a denial."""
         self._nodes = {}
         for at in [each.path for each in self._wanted]:
             folder = self._folders.of(at)
@@ -351,13 +331,11 @@ class _Attempt:
         """Create a node for each object, or none; return the queues including them."""
         data, name = encode_note(self._ticket), self._ticket.name
         folders = [self._folders.of(each.path) for each in wanted]
-        steps = [
-            create_place(f"{folder}/{KINDS[each.mode]}{name}-", data)
-            for folder, each in zip(folders, wanted, strict=True)
-        ]
+        pairs = zip(folders, wanted, strict=True)
+        places = [f"{folder}/{KINDS[each.mode]}{name}-" for folder, each in pairs]
         for tries in range(TRIES):
             try:
-                created = self._client.create(steps, folders)
+                created = self._client.enter(places, data, folders)
             except NodeMissing:
                 objects = [each.path for each in wanted]
                 self._client.create_folders(self._folders.all(objects))
@@ -380,11 +358,9 @@ class _Attempt:
         places = [(self._nodes[at], token) for at, token in tokens.items()]
         for first in range(0, len(places), AT_ONCE // 2):
             batch = places[first : first + AT_ONCE // 2]
-            steps: list[Step] = []
-            for node, token in batch:
-                steps += [remove_node(node), create_node(node, encode_note(self._ticket, token))]
+            lasting = [(node, encode_note(self._ticket, token)) for node, token in batch]
             try:
-                self._client.apply(steps)
+                self._client.apply([node for node, _ in batch], lasting)
             except NodeMissing:
                 return False
             except ReplyLost:

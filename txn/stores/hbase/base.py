@@ -21,6 +21,7 @@ from txn.model import (
 )
 from txn.stores.base import Answers, divide_found, follow_checks
 from txn.stores.hbase.places import cut, row_after
+from txn.stores.hbase.schema import make_endpoint_command
 
 MOST_STANDS = 100  # answers in a row without progress: a busy server may give some
 FIRST_PAGE_ROWS = 32
@@ -134,6 +135,11 @@ class HBaseTables(ABC):
     @abstractmethod
     def _read_versions(self, keys: Collection[Key], count: int) -> dict[Key, list[Cell]]:
         """Do a `read_versions` with one answer."""
+
+    def add_endpoint(self, table: bytes) -> str | None:
+        """Let a table name the endpoint. Gateways only return the command for HBase's shell: one
+        with framed transport takes its whole request for each attribute of a table."""
+        return make_endpoint_command(table)
 
     def read(self, *groups: Collection[Key]) -> dict[Key, Cell | None]:
         return self._read_portions((), groups, ())[1]

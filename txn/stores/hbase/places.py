@@ -16,8 +16,9 @@ T = TypeVar("T")
 RESERVED_END = b"(%b)$" % b"|".join(RESERVED)
 _TABLE = re.compile(r"(?:\w+:)?\w[\w.-]*")
 
-KeysByRow = Mapping[bytes, Sequence[Key]]
-"""The keys of some rows of one table, by row."""
+Cells = dict[Key, Cell]
+Versions = dict[Key, list[Cell]]
+KeysByRow = Mapping[bytes, Sequence[Key]]  # the keys of some rows of one table, by row
 
 
 def is_legal(table: bytes) -> bool:
@@ -74,9 +75,7 @@ def complete(keys: Collection[Key], parts: Sequence[Mapping[Key, Cell]]) -> dict
     return cells
 
 
-def complete_versions(
-    keys: Collection[Key], parts: Sequence[Mapping[Key, list[Cell]]]
-) -> dict[Key, list[Cell]]:
+def complete_versions(keys: Collection[Key], parts: Sequence[Versions]) -> Versions:
     found = {key: cells for part in parts for key, cells in part.items()}
     return {key: found.get(key, []) for key in keys}
 
@@ -112,42 +111,25 @@ def cut(
 
 
 ELSEWHERE = {
-    "NotServingRegionException",
-    "RegionMovedException",
-    "RegionOpeningException",
-    "RegionServerAbortedException",
-    "RegionServerStoppedException",
-    "ServerNotRunningYetException",
-    "WrongRegionException",
+    *("NotServingRegionException", "RegionMovedException", "RegionOpeningException"),
+    *("RegionServerAbortedException", "RegionServerStoppedException"),
+    *("ServerNotRunningYetException", "WrongRegionException"),
 }
 BUSY = {
-    "CallDroppedException",
-    "CallQueueTooBigException",
-    "MultiActionResultTooLarge",
-    "PleaseHoldException",
-    "RegionTooBusyException",
-    "RpcThrottlingException",
+    *("CallDroppedException", "CallQueueTooBigException", "MultiActionResultTooLarge"),
+    *("PleaseHoldException", "RegionTooBusyException", "RpcThrottlingException"),
 }
 FINAL = {
-    "AccessDeniedException",
-    "ConstraintException",
-    "DoNotRetryIOException",
-    "DoNotRetryRegionException",
-    "FailedSanityCheckException",
-    "InvalidLabelException",
-    "QuotaExceededException",
-    "RequestTooBigException",
-    "RowTooBigException",
-    "SpaceLimitingException",
-    "ThrottlingException",
+    *("AccessDeniedException", "ConstraintException", "DoNotRetryIOException"),
+    *("DoNotRetryRegionException", "FailedSanityCheckException", "InvalidLabelException"),
+    *("QuotaExceededException", "RequestTooBigException", "RowTooBigException"),
+    *("SpaceLimitingException", "ThrottlingException"),
 }
 """Errors that HBase's own clients do not retry."""
 
 REOPENED = {
-    "LeaseException",
-    "OutOfOrderScannerNextException",
-    "ScannerResetException",
-    "UnknownScannerException",
+    *("LeaseException", "OutOfOrderScannerNextException"),
+    *("ScannerResetException", "UnknownScannerException"),
 }
 """Errors to retry with a new scanner, not with the same one."""
 
@@ -186,12 +168,10 @@ def find_absent(
 
 
 def first_line(error: object) -> str:
-    """Return a server error's message without its trace."""
     return str(error).partition("\n")[0][:300]
 
 
 def keep_between(rows: Iterable[bytes], start: bytes, stop: bytes | None) -> list[bytes]:
-    """Return the rows strictly between the ends of a range, in order."""
     return sorted({row for row in rows if row > start and (not stop or row < stop)})
 
 

@@ -15,6 +15,7 @@ from txn.stores.hbase.places import first_line, is_legal
 PURGE_MS = KEEP_DELETES_MS + 3_600_000
 FOREVER_S = 2_147_483_647
 PURGE = "hbase.hstore.time.to.purge.deletes"
+ENDPOINT = "org.apache.hadoop.hbase.coprocessor.MultiRowMutationEndpoint"
 CHANGE_TRIES = 20
 CHANGE_PAUSE_MS = 200
 
@@ -38,22 +39,16 @@ def make_table(
     for name, family in families.items():
         refuse_family(table, name, family)
         if family.ttl_ms is not None and family.ttl_ms % 1000:
-            raise InvalidRequestError(
-                "a TTL is whole seconds in HBase", family=name, ttl_ms=family.ttl_ms
-            )
+            message = "a TTL is whole seconds in HBase"
+            raise InvalidRequestError(message, family=name, ttl_ms=family.ttl_ms)
     for _ in range(len(families) + CHANGE_TRIES):
         known = schema.describe(table)
         for name, family in families.items():
             refuse_other_database(table, (known or {}).values(), family.database)
             found = (known or {}).get(name, family)
             if (found.versions, found.ttl_ms) != (family.versions, family.ttl_ms):
-                raise InvalidRequestError(
-                    "the family exists with other settings",
-                    table=table,
-                    family=name,
-                    existing=found,
-                    given=family,
-                )
+                facts = {"table": table, "family": name, "existing": found, "given": family}
+                raise InvalidRequestError("the family exists with other settings", **facts)
             refuse_family(table, name, found)
         missing = [name for name in families if name not in (known or {})]
         if known is not None and not missing:
@@ -71,20 +66,17 @@ def refuse_change(table: bytes, error: Exception) -> bool:
     """Return False if another client's change caused a refusal; else raise InvalidRequestError."""
     if any(word in str(error) for word in ("xists", "oncurrent")):
         return False
-    raise InvalidRequestError(
-        "cannot make the table", table=table, cause=first_line(error)
-    ) from error
+    cause = first_line(error)
+    raise InvalidRequestError("cannot make the table", table=table, cause=cause) from error
 
 
 def refuse_family(table: bytes, name: bytes, family: Family) -> None:
-    """Raise InvalidRequestError if no transaction may write to the family."""
     reason = find_refusal(family)
     if reason is not None:
         raise InvalidRequestError(reason, table=table, family=name)
 
 
 def make_configuration(family: Family) -> dict[str, str]:
-    """Return the configuration that transactions need of a family."""
     owned = {DATABASE_ENTRY: family.database.decode()} if family.database else {}
     return {PURGE: str(family.keep_deletes_ms or PURGE_MS), **owned}
 
@@ -112,10 +104,14 @@ def read_family(
 
 
 def make_assign_command(table: bytes, families: Iterable[bytes], database: bytes) -> str:
-    """Return the HBase shell command that assigns a table to a database."""
     entry = _write_configuration({DATABASE_ENTRY: database.decode()})
     parts = [f"{{NAME => {_quote(name)}, {entry}}}" for name in families]
     return f"alter {_quote(table)}, {', '.join(parts)}"
+
+
+def make_endpoint_command(table: bytes) -> str:
+    """Return the HBase shell command that lets a table name the endpoint."""
+    return f"alter {_quote(table)}, METHOD => 'table_att', 'coprocessor' => '|{ENDPOINT}||'"
 
 
 def _quote(value: bytes) -> str:
@@ -131,7 +127,6 @@ def _write_configuration(configuration: Mapping[str, str]) -> str:
 
 
 def shell_command(verb: str, table: bytes, families: Families, splits: Sequence[bytes] = ()) -> str:
-    """Return the HBase shell command that creates such a table, or adds such families."""
     parts = [
         f"{{NAME => {_quote(name)}, VERSIONS => {family.versions}, "
         f"{_write_configuration(make_configuration(family))}}}"

@@ -20,6 +20,7 @@ from txn.stores.base import Families, Feature, TableSize, follow_checks, put_sin
 from txn.stores.gateway import AHEAD_BYTES, Connection, GatewayError, Pool, Request
 from txn.stores.hbase import places
 from txn.stores.hbase.base import ANSWER_BYTES, ASKED_WITHIN_MS, HBaseTables, ScanRange
+from txn.stores.hbase.places import Cells, KeysByRow, Versions
 from txn.stores.hbase.schema import make_table, refuse_change
 
 T = TypeVar("T")
@@ -52,15 +53,11 @@ class Dialect(Protocol):
 
     features: frozenset[Feature]
 
-    def read(
-        self, table: bytes, rows: places.KeysByRow, stamps: Collection[Key]
-    ) -> list[Request[dict[Key, Cell]]]:
+    def read(self, table: bytes, rows: KeysByRow, stamps: Collection[Key]) -> list[Request[Cells]]:
         """Return requests for the newest versions, which together find all existing keys. Stamps
         have the lengths of their values, in four bytes, instead of these."""
 
-    def read_versions(
-        self, table: bytes, rows: places.KeysByRow, count: int
-    ) -> list[Request[dict[Key, list[Cell]]]]:
+    def read_versions(self, table: bytes, rows: KeysByRow, count: int) -> list[Request[Versions]]:
         """Return requests for up to `count` versions, which together find all existing keys."""
 
     def write(
@@ -69,8 +66,7 @@ class Dialect(Protocol):
         """Return requests to put and mark; no cell has two edits of one kind and timestamp."""
 
     def check(self, check: Check) -> list[Request[bool]]:
-        """Return requests to send in order, for a check with a condition. A "no" ends them and is
-        the answer, else "yes"."""
+        """Return requests to send in order, for a check with a condition, until one is "no"."""
 
     def page(self, gateway: Connection, scan: PageScan) -> list[Row]:
         """Return the first rows of a range, fewer only at its end."""
@@ -126,13 +122,13 @@ class HBaseStore(HBaseTables):
         is_one_each = len(wanted) > 1 and all(len(part) == 1 for part in wanted)
         if is_one_each and all(_bytes(group) <= AHEAD_BYTES for group in groups[1:]):
             in_turn = [request for part in wanted for request in part]
-            found = self._run(keys, in_turn, repeat=True, ahead=AHEAD, connections=1)
+            found = self._run(keys, in_turn, repeat=True, ahead=AHEAD, most=1)
             return [], places.complete(keys, found)
         for part in wanted:
             found += self._run(keys, part, repeat=True)
         return [], places.complete(keys, found)
 
-    def _read_versions(self, keys: Collection[Key], count: int) -> dict[Key, list[Cell]]:
+    def _read_versions(self, keys: Collection[Key], count: int) -> Versions:
         """Read with the requests of `read`; Thrift 1 needs one for each key."""
         wanted = _list_requests(self._dialect.read_versions, places.group_by_table(keys), count)
         return places.complete_versions(keys, self._run(keys, wanted, repeat=True))
@@ -207,7 +203,6 @@ class HBaseStore(HBaseTables):
         return answers, found[len(writes) :]
 
     def _list_writes(self, checks: Sequence[Check]) -> list[Request[bool]]:
-        """Return the requests for the checks without a condition, those of a table together."""
         groups: dict[tuple[bytes, bool], list[Edit]] = {}
         for key, expected, puts, edits, is_deferred in checks:
             if expected is None:
@@ -224,8 +219,7 @@ class HBaseStore(HBaseTables):
     def _read_page(
         self, wanted: ScanRange, keys: Sequence[Key]
     ) -> tuple[list[Row], ScanRange | None]:
-        """Read a page. If so many rows are excluded that it does not come in time, let the gateway
-        send these rows too."""
+        """Read a page. If it does not come in time, let the gateway send excluded rows, too."""
         if (most := ANSWER_BYTES // self._sizes.expect(wanted.table)) < wanted.limit:
             wanted = wanted._replace(limit=max(1, most))
         scan = _make_page_scan(wanted)
@@ -270,11 +264,9 @@ class HBaseStore(HBaseTables):
             if line == table.decode(errors="replace") or "TableNotFound" in line:
                 return None
             if "nvalid method name" in str(error):
-                raise InvalidRequestError(
-                    "the gateway is of the other kind, Thrift 1 or 2, or too old",
-                    gateway=str(self._pool.gateway),
-                    cause=line,
-                ) from error
+                words = "the gateway is of the other kind, Thrift 1 or 2, or too old"
+                facts = {"gateway": str(self._pool.gateway), "cause": line}
+                raise InvalidRequestError(words, **facts) from error
             raise self._make_unexplained(error, table) from error
 
     def ensure_table(self, table: bytes, families: Families, splits: Sequence[bytes] = ()) -> None:
@@ -295,8 +287,7 @@ class HBaseStore(HBaseTables):
     def close(self) -> None:
         self._pool.close()
 
-    def _run(self, keys: Iterable[Key], requests: Sequence[Request[T]], **options: Any) -> list[T]:
-        """Carry out requests on these keys; see `Pool.run`."""
+    def _run(self, keys: Iterable[Key], requests: list[Request[T]], **options: Any) -> list[T]:
         return self._call(keys, b"", self._pool.run, requests, **options)
 
     def _ask(
@@ -307,7 +298,6 @@ class HBaseStore(HBaseTables):
         *arguments: object,
         repeat: bool = True,
     ) -> T:
-        """Ask about these keys, or this table; see `Pool.run_one`."""
         run: Callable[..., T] = self._pool.run_one
         return self._call(keys, table, run, work, *arguments, repeat=repeat)
 
@@ -334,21 +324,16 @@ class HBaseStore(HBaseTables):
     def _find_disabled(self, tables: Iterable[bytes]) -> TableUnavailable | None:
         with suppress(GatewayError, TxnError):
             for name in sorted(filter(None, tables)):
-                is_enabled = self._pool.run_one(
-                    self._dialect.is_enabled, name, repeat=True, within_ms=ASKED_WITHIN_MS
-                )
-                if not is_enabled:
+                ask, within_ms = self._dialect.is_enabled, ASKED_WITHIN_MS
+                if not self._pool.run_one(ask, name, repeat=True, within_ms=within_ms):
                     return TableUnavailable(annotate("the table is disabled", table=name), name)
         return None
 
     def _make_unexplained(self, error: GatewayError, table: bytes | None) -> MaybeApplied:
         if places.is_final(error, getattr(error.__cause__, "canRetry", None)):
             return places.make_refusal(table or b"", error)
-        return MaybeApplied(
-            "the gateway answered with an error",
-            gateway=str(self._pool.gateway),
-            cause=places.first_line(error),
-        )
+        message, cause = "the gateway answered with an error", places.first_line(error)
+        return MaybeApplied(message, gateway=str(self._pool.gateway), cause=cause)
 
     def _require_row_mutations(self, key: Key | None) -> None:
         if "row_mutations" not in self.features:

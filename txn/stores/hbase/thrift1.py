@@ -2,8 +2,7 @@
 
 A checked write carries one cell. Several cells are several writes on the same condition, the
 checked cell last; they end at the first "no". `isDelete` in them would write an empty value, so
-markers go by mutateRowsTs. The gateway cannot show or set all settings that matter, so it creates
-no tables.
+markers go by mutateRowsTs. The gateway cannot set all that matters, so it creates no tables.
 """
 
 from __future__ import annotations
@@ -20,13 +19,12 @@ from txn.errors import InvalidRequestError
 from txn.model import Cell, Check, Edit, Family, Key, Row, new_tuple
 from txn.stores.base import Families, Feature
 from txn.stores.gateway import Connection, Pool, Request, check_reply, parse_gateway, require_whole
-from txn.stores.hbase.places import KeysByRow, cut
+from txn.stores.hbase.places import Cells, KeysByRow, Versions, cut
 from txn.stores.hbase.schema import FOREVER_S, shell_command
 from txn.stores.hbase.store import BYTES_A_REQUEST, ROWS_A_REQUEST, HBaseStore, PageScan
 
 
 def thrift1_store(parts: SplitResult, clock: Clock) -> HBaseStore:
-    """Return the store behind the Thrift 1 gateway of a URI, without sending anything yet."""
     return HBaseStore(Pool(parse_gateway(parts), Hbase, clock), Thrift1(), clock)
 
 
@@ -36,9 +34,7 @@ NOW = (1 << 63) - 1  # means the server's time
 class Thrift1:
     features: frozenset[Feature] = frozenset()
 
-    def read(
-        self, table: bytes, rows: KeysByRow, stamps: Collection[Key]
-    ) -> list[Request[dict[Key, Cell]]]:
+    def read(self, table: bytes, rows: KeysByRow, stamps: Collection[Key]) -> list[Request[Cells]]:
         """Send one getRowsWithColumns for all rows with the same wanted columns. It takes no
         filter, so the gateway sends the values of stamps too."""
         groups: dict[tuple[bytes, ...], list[bytes]] = {}
@@ -51,9 +47,7 @@ class Thrift1:
             for part in cut(names, len, BYTES_A_REQUEST, ROWS_A_REQUEST)
         ]
 
-    def read_versions(
-        self, table: bytes, rows: KeysByRow, count: int
-    ) -> list[Request[dict[Key, list[Cell]]]]:
+    def read_versions(self, table: bytes, rows: KeysByRow, count: int) -> list[Request[Versions]]:
         return [
             ("getVer", (table, row, _column(key), count, {}), partial(_read_versions, key))
             for row, keys in rows.items()
@@ -131,11 +125,9 @@ class Thrift1:
     def create(
         self, gateway: Connection, table: bytes, families: Families, splits: Sequence[bytes]
     ) -> None:
-        """Raise an error with the shell command to use instead."""
         raise _cannot_make(table, shell_command("create", table, families, splits))
 
     def add(self, gateway: Connection, table: bytes, name: bytes, family: Family) -> None:
-        """Raise an error with the shell command to use instead."""
         raise _cannot_make(table, shell_command("alter", table, {name: family}))
 
 
@@ -144,24 +136,22 @@ def _column(key: Key) -> bytes:
 
 
 @check_reply
-def _read_rows(
-    table: bytes, stamps: Collection[Key], found: Sequence[TRowResult]
-) -> dict[Key, Cell]:
+def _read_rows(table: bytes, stamps: Collection[Key], found: list[TRowResult]) -> Cells:
     cells = {key: cell for result in found for key, cell in _cells(table, result).items()}
     lengths = {key: len(cells[key].value).to_bytes(4) for key in cells.keys() & stamps}
     return cells | {key: cells[key]._replace(value=length) for key, length in lengths.items()}
 
 
 @check_reply
-def _read_versions(key: Key, found: Sequence[TCell]) -> dict[Key, list[Cell]]:
+def _read_versions(key: Key, found: Sequence[TCell]) -> Versions:
     for cell in found:
         require_whole(cell.value, cell.timestamp)
     return {key: [Cell(cell.value, cell.timestamp) for cell in found]}
 
 
-def _cells(table: bytes, result: TRowResult) -> dict[Key, Cell]:
+def _cells(table: bytes, result: TRowResult) -> Cells:
     require_whole(result.row)
-    cells: dict[Key, Cell] = {}
+    cells: Cells = {}
     for name, cell in result.columns.items():
         require_whole(cell.value, cell.timestamp)
         family, _, column = name.partition(b":")

@@ -24,8 +24,9 @@ from txn.stores.gateway import (
     parse_gateway,
     require_whole,
 )
+from txn.stores.hbase import places
 from txn.stores.hbase.idl import IDL
-from txn.stores.hbase.places import KeysByRow, cut, list_valued_columns, write_sieve
+from txn.stores.hbase.places import Cells, KeysByRow, Versions
 from txn.stores.hbase.schema import FOREVER_S, make_configuration, read_family
 from txn.stores.hbase.store import BYTES_A_REQUEST, ROWS_A_REQUEST, HBaseStore, PageScan
 
@@ -52,7 +53,6 @@ TDelete = _narrow(IDL.TDelete, "row", "columns", "deleteType", "durability")
 
 
 def thrift2_store(parts: SplitResult, clock: Clock) -> HBaseStore:
-    """Return the store behind the Thrift 2 gateway of a URI, without sending anything yet."""
     return HBaseStore(Pool(parse_gateway(parts), IDL.THBaseService, clock), Thrift2(), clock)
 
 
@@ -61,19 +61,15 @@ class Thrift2:
         {"multi_cell_check", "row_mutations", "describe", "remote_calls"}
     )
 
-    def read(
-        self, table: bytes, rows: KeysByRow, stamps: Collection[Key]
-    ) -> list[Request[dict[Key, Cell]]]:
-        def get(part: KeysByRow) -> Request[dict[Key, Cell]]:
+    def read(self, table: bytes, rows: KeysByRow, stamps: Collection[Key]) -> list[Request[Cells]]:
+        def get(part: KeysByRow) -> Request[Cells]:
             gets = [_get(row, keys, stamps) for row, keys in part.items()]
             return "getMultiple", (table, gets), partial(_read_cells, table, part)
 
         return [*map(get, _divide(rows))]
 
-    def read_versions(
-        self, table: bytes, rows: KeysByRow, count: int
-    ) -> list[Request[dict[Key, list[Cell]]]]:
-        def get(part: KeysByRow) -> Request[dict[Key, list[Cell]]]:
+    def read_versions(self, table: bytes, rows: KeysByRow, count: int) -> list[Request[Versions]]:
+        def get(part: KeysByRow) -> Request[Versions]:
             gets = [
                 TGetVersions(row, [TColumn(key[1], key[2]) for key in keys], count)
                 for row, keys in part.items()
@@ -106,9 +102,8 @@ class Thrift2:
             for part in _parts(tputs, size):  # a batch of one costs the servers half as much again
                 sent.append(("put", part[0]) if len(part) == 1 else ("putMultiple", part))
         if marks:
-            deletes = [
-                TDelete(row, cells, DELETE_COLUMNS, durability) for row, cells in marks.items()
-            ]
+            items, kind = marks.items(), DELETE_COLUMNS
+            deletes = [TDelete(row, cells, kind, durability) for row, cells in items]
             sent += [("deleteMultiple", part) for part in _parts(deletes, 0)]
         return [(method, (table, change), bool) for method, change in sent]
 
@@ -200,23 +195,22 @@ def _mutate(row: bytes, cells: Sequence[Any], marks: Sequence[Any], durability: 
 
 
 def _get(row: bytes, keys: Sequence[Key], stamps: Collection[Key]) -> Any:
-    valued = list_valued_columns(keys, stamps) if stamps else None
+    valued = places.list_valued_columns(keys, stamps) if stamps else None
     columns = [TColumn(key[1], key[2]) for key in keys]
-    return TGet(row, columns) if valued is None else TGetStamps(row, columns, write_sieve(valued))
+    if valued is None:
+        return TGet(row, columns)
+    return TGetStamps(row, columns, places.write_sieve(valued))
 
 
 def _divide(rows: KeysByRow) -> list[KeysByRow]:
     if len(rows) <= ROWS_A_REQUEST:
         return [rows] if rows else []
-    names = list(rows)
-    return [
-        {row: rows[row] for row in names[start : start + ROWS_A_REQUEST]}
-        for start in range(0, len(names), ROWS_A_REQUEST)
-    ]
+    parts = places.cut([*rows], len, BYTES_A_REQUEST, ROWS_A_REQUEST)
+    return [{row: rows[row] for row in part} for part in parts]
 
 
 @check_reply
-def _read_cells(table: bytes, rows: KeysByRow, found: Sequence[Any]) -> dict[Key, Cell]:
+def _read_cells(table: bytes, rows: KeysByRow, found: Sequence[Any]) -> Cells:
     _require_all(rows, found)
     return {
         key: cell
@@ -233,9 +227,9 @@ def _list_cells(table: bytes, row: bytes, result: Any) -> Iterator[tuple[Key, Ce
 
 
 @check_reply
-def _read_versions(table: bytes, rows: KeysByRow, found: Sequence[Any]) -> dict[Key, list[Cell]]:
+def _read_versions(table: bytes, rows: KeysByRow, found: Sequence[Any]) -> Versions:
     _require_all(rows, found)
-    versions: dict[Key, list[Cell]] = {}
+    versions: Versions = {}
     for row, result in zip(rows, found, strict=True):
         for key, cell in _list_cells(table, row, result):
             versions.setdefault(key, []).append(cell)
@@ -252,12 +246,11 @@ def _parts(items: list[Any], size: int) -> Iterable[list[Any]]:
     """Cut what is too large for one request; size: of all its values."""
     if len(items) <= ROWS_A_REQUEST and size <= BYTES_A_REQUEST:
         return [items]
-    return cut(
-        items,
-        lambda item: sum(len(c.value) for c in getattr(item, "columnValues", ())),
-        BYTES_A_REQUEST,
-        ROWS_A_REQUEST,
-    )
+
+    def measure(item: Any) -> int:
+        return sum(len(cell.value) for cell in getattr(item, "columnValues", ()))
+
+    return places.cut(items, measure, BYTES_A_REQUEST, ROWS_A_REQUEST)
 
 
 def _table_name(table: bytes) -> Any:

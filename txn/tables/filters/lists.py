@@ -7,16 +7,9 @@ OR the nearest. OR does not call a filter again before the point that it skipped
 from __future__ import annotations
 
 from txn.tables.cells import CellVersion
+from txn.tables.filters import standard
 from txn.tables.filters.parsing import FILTERS
-from txn.tables.filters.standard import (
-    INCLUDE,
-    NEXT_COLUMN,
-    NEXT_ROW,
-    SEEK_TO_HINT,
-    SKIP,
-    Filter,
-    ReturnCode,
-)
+from txn.tables.filters.standard import NEXT_COLUMN, NEXT_ROW, SEEK_TO_HINT, Filter, ReturnCode
 from txn.tables.operations import Expression
 
 
@@ -70,7 +63,7 @@ class _And(_List):
     _seeking: Filter | None = None
 
     def filter_cell(self, version: CellVersion) -> ReturnCode:
-        found = INCLUDE
+        found = standard.INCLUDE
         self._seeking = None
         for member in self._members:
             if member.filter_all_remaining():
@@ -113,7 +106,7 @@ class _Or(_List):
             self._last[number] = (version, code)
             self._included[number] = code.includes
             found = code if found is None else _merge_codes(found, code)
-        return found or SKIP
+        return found or standard.SKIP
 
     def _repeat_code(self, number: int, version: CellVersion) -> ReturnCode | None:
         """Return a member's last answer if it still holds; None: call the member."""
@@ -172,7 +165,7 @@ class _Skip(Filter):
 
     def filter_cell(self, version: CellVersion) -> ReturnCode:
         code = self._inner.filter_cell(version)
-        self._out = self._out or code != INCLUDE
+        self._out = self._out or code != standard.INCLUDE
         return code
 
     def transform_cell(self, version: CellVersion) -> CellVersion:

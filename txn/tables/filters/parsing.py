@@ -32,8 +32,7 @@ _KEYWORD = re.compile(rb"((?<=[ )])(?:AND|OR)|(?<![^ ()])(?:SKIP|WHILE))(?=[ (])
 _SIMPLE = re.compile(rb"(?>''|'(?:''|[^'])*+'|[^')])*+\)")
 _ARGUMENT = re.compile(rb"'(?:''|[^'])*+'|[^' ,)][^ ,)]*+(?=[ ,)])")
 
-ArgumentReader = Callable[[list[bytes]], tuple[Any, ...]]
-"""Reads the arguments of a filter; raises ValueError for wrong ones."""
+ArgumentReader = Callable[[list[bytes]], tuple[Any, ...]]  # it raises ValueError
 
 
 def parse_filter(text: bytes) -> Expression:

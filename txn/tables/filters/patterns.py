@@ -38,10 +38,8 @@ def _compile(pattern: bytes) -> re2._Regexp:
     try:
         return re2.compile(_make_utf8(pattern), _OPTIONS)
     except re2.error as error:
-        because = error.args[0].decode(errors="replace")
-        raise Refused(
-            "illegal argument", "not a regular expression", pattern=pattern, because=because
-        ) from error
+        facts = {"pattern": pattern, "because": error.args[0].decode(errors="replace")}
+        raise Refused("illegal argument", "not a regular expression", **facts) from error
 
 
 def _make_utf8(value: bytes) -> bytes:

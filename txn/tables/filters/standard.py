@@ -1,8 +1,7 @@
 """HBase's single filters and comparators; `lists` combines filters.
 
 A filter sees each row key, each version in the row, and the row as a whole, in that order, and
-keeps state in between. Classes and methods have HBase's names. The quirks are HBase's too, because
-its clients see them.
+keeps state in between. Classes and methods have HBase's names. The quirks are HBase's, too.
 """
 
 from __future__ import annotations
@@ -60,8 +59,7 @@ def decode(value: bytes) -> str:
 class ReturnCode(NamedTuple):
     """A filter's answer for a version: include it or not, and the step to the next one.
 
-    step: 0 to the next version, 1 to the next column, 2 to the next row (in this family), 3 to the
-    filter's hint.
+    step: to the next 0 version, 1 column, 2 row (in this family), or 3 to the filter's hint.
     """
 
     includes: bool

@@ -2,8 +2,7 @@
 
 The file `format` marks the directory as a store. It is written last, after LMDB's files, so a
 directory that has it but not them has lost them. Before that, the file `.format-begun`, which is
-written first, marks a store whose creation is in progress or was interrupted. Other directories
-belong to someone else.
+written first, marks a store whose creation is not complete. Other directories are not ours.
 
 LMDB maps its data file. A mapped page that is missing from the file kills the process without a
 message. So the file's size is compared with its meta pages before LMDB reads it.
@@ -80,9 +79,8 @@ def prepare_directory(path: str, create: bool) -> str:
     except (FileExistsError, NotADirectoryError) as error:
         raise NotApplied("the store's path is not a directory", path=path) from error
     except OSError as error:
-        raise NotApplied(
-            "cannot use the store's directory", path=path, reason=error.strerror
-        ) from error
+        message = "cannot use the store's directory"
+        raise NotApplied(message, path=path, reason=error.strerror) from error
     if text is not None:
         _check_format(path, text)
     return path
@@ -139,12 +137,8 @@ def _check_format(path: str, text: str) -> None:
     if found is None:
         raise NotApplied("the directory is not a store of ours", path=path, format=text)
     if int(found[1]) > FORMAT:
-        raise NotApplied(
-            "the store is of a newer format: use a newer hbase-txn",
-            path=path,
-            format=int(found[1]),
-            known=FORMAT,
-        )
+        message = "the store is of a newer format: use a newer hbase-txn"
+        raise NotApplied(message, path=path, format=int(found[1]), known=FORMAT)
 
 
 def _begin(path: str) -> None:
@@ -173,8 +167,7 @@ class _Meta(NamedTuple):
 def check_data_file(path: str, *, may_write: bool) -> int:
     """Return the number of the newest commit; NotApplied unless all its pages are in the file.
 
-    may_write: open the file for writing. Some file systems copy it then, so that it is another
-    file.
+    may_write: open the file for writing, of which some file systems make another file.
     """
     try:
         with open(path, "r+b" if may_write else "rb", buffering=0) as file:
@@ -277,8 +270,7 @@ def _list_free_pages(file: int, meta: _Meta, end: int) -> Iterator[int]:
 
 
 def make_lock_file(folder: str, max_readers: int) -> None:
-    """Allocate an absent or empty lock file: on a full disk, a mapped page without space kills the
-    process that writes to it."""
+    """Allocate an absent or empty lock file: on a full disk, a write to a mapped page kills."""
     path = os.path.join(folder, LOCK_FILE)
     if os.path.exists(path) and os.path.getsize(path):
         return
@@ -292,8 +284,7 @@ def make_lock_file(folder: str, max_readers: int) -> None:
 
 def free_dead_slots(folder: str, model: str) -> int:
     """Free the slots of dead processes; return the number of slots. No thread may have the file
-    open. model: a folder with a lock file of one slot from the same LMDB, which shows the
-    layout."""
+    open. model: a folder with a lock file of one slot, which shows the layout."""
     with open(os.path.join(model, LOCK_FILE), "rb") as one:
         pattern = one.read()
     with open(os.path.join(folder, LOCK_FILE), "r+b", buffering=0) as lock:

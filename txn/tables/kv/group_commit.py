@@ -23,9 +23,7 @@ from txn.tables.kv.ordered import Writer
 
 R = TypeVar("R")
 Body = Callable[[Writer], Any]
-LOOK_S = 0.05
-"""How often a waiting thread looks whether the others live."""
-
+LOOK_S = 0.05  # how often a waiting thread looks whether the others live
 _CLOCK = SystemClock()
 
 
@@ -45,11 +43,6 @@ class _Write:
         self.wake = Lock()
         self.wake.acquire()
 
-    def call(self) -> None:
-        """Wake its thread. Only one thread may call this at a time."""
-        if self.wake.locked():
-            self.wake.release()
-
 
 class _Group:
     """The outcome of writes that share a commit. is_undone: it certainly was not made. failure: the
@@ -65,8 +58,7 @@ class _Group:
 
 class CommitQueue:
     """The writes of one process that may share a commit. commit: runs a function in a new
-    transaction, and then asks the second whether it must be durable. harmless: the error that means
-    that nothing was written."""
+    transaction, then asks the second if it must be durable. harmless: if nothing was written."""
 
     __slots__ = ("_commit", "_harmless", "_lock", "_queue", "_threads")
 
@@ -159,6 +151,7 @@ class CommitQueue:
             led = [each for each in self._queue if each.group is group]
             rest = [each for each in self._queue if each.group is not group]
             for each in rest[:1] + led:
-                each.call()
+                if each.wake.locked():
+                    each.wake.release()
             self._queue[:] = rest
             return True

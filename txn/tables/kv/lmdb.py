@@ -2,8 +2,7 @@
 
 Each commit flushes its data before the page that makes it visible. So a power failure can only undo
 whole last commits, and never damages the file. `durable=True` also flushes that page before the
-call returns. With `sync=False` nothing is flushed: a store survives the death of processes, but not
-a power failure.
+call returns. With `sync=False` nothing is flushed: a store survives kills, but no power failure.
 
 After a failed flush the kernel may take pages for written that never reach the disk, and later
 flushes succeed without them. So the next writer, of any process, first commits and flushes anew:
@@ -15,8 +14,7 @@ resized it, or dead readers hold all slots. Writers and openers exclude each oth
 
 LMDB requires one environment per process and file, and a forked child must not touch it. The
 registry below, the only state of this module, ensures both. Before a fork it closes every idle
-environment, which reopens at its next use. An environment that stays busy cannot be used in the
-child.
+environment, which reopens at its next use. One that stays busy cannot be used in the child.
 """
 
 from __future__ import annotations
@@ -32,16 +30,9 @@ from weakref import WeakSet
 
 import lmdb
 
+from txn import errors
 from txn.clock import MOMENT_MS, poll
-from txn.errors import (
-    CorruptRowError,
-    InvalidRequestError,
-    MaybeApplied,
-    NotApplied,
-    ReadOnlyError,
-    StoreClosedError,
-    TxnError,
-)
+from txn.errors import InvalidRequestError, MaybeApplied, NotApplied, StoreClosedError
 from txn.host.forks import FORKING, Forked
 from txn.host.holds import Holds, refuse_own_thread
 from txn.tables.kv.files import is_writable, prepare_directory
@@ -69,8 +60,7 @@ T = TypeVar("T")
 
 class _Joined(threading.local):
     """The transaction that this thread's calls are part of, while `hold` is held. obstacle: the
-    first driver error in one of them. After it nothing can be committed, even if a caller caught
-    it."""
+    first driver error in one of them, even a caught one: nothing can be committed after it."""
 
     hold = threading.Lock()  # never held; replaced by that of a call to `atomically`
     writer: Any = None
@@ -109,7 +99,6 @@ class LmdbStore:
         self._shared = _REGISTRY.acquire(self, Opening(path, sync, max_readers, read_only))
 
     def read(self, body: Callable[[Reader], R]) -> R:
-        """Run the function on one instant of the store, beside writers and other readers."""
         decode, joined = partial(self._decode, body), self._joined
         if joined.writer is not None and joined.hold.locked():
             return joined.run(decode, joined.writer)
@@ -118,7 +107,6 @@ class LmdbStore:
     def write(
         self, body: Callable[[Writer], R], *, durable: bool = True, shared: bool = False
     ) -> R:
-        """Run the function as the only writer of all processes, and commit it unless it raises."""
         joined = self._joined
         decode = partial(self._decode, body)
         if joined.writer is not None and joined.hold.locked():
@@ -129,9 +117,6 @@ class LmdbStore:
         return self._run_writing(self._shared.write, decode, lambda: durable)
 
     def atomically(self, work: Callable[[], None]) -> None:
-        """Run the function and make its transactions in this thread one, which is undone if it
-        raises and durable if one of them must be. If the map is too small, it is undone and run
-        again, as any transaction is."""
         joined, before = self._joined, self._joined.writer
         if joined.writer is not None and joined.hold.locked():
             work()
@@ -169,14 +154,13 @@ class LmdbStore:
         self._shared.unmap()
 
     def close(self) -> None:
-        """Release the handle; the last one of the process closes the files."""
         self.is_closed = True
         _REGISTRY.release(self._shared)
 
     def _run_writing(self, attempt: Callable[P, R], *args: P.args, **options: P.kwargs) -> R:
         if self._shared.opening.read_only:
             message = "the store can only be read here: nothing was written"
-            raise ReadOnlyError(message, path=self._shared.path)
+            raise errors.ReadOnlyError(message, path=self._shared.path)
         return self._run(attempt, *args, **options)
 
     def _run(self, attempt: Callable[P, R], *args: P.args, **options: P.kwargs) -> R:
@@ -204,16 +188,16 @@ class LmdbStore:
     def _decode(self, body: Callable[[T], R], at: T) -> R:
         try:
             return body(at)
-        except TxnError:
+        except errors.TxnError:
             raise
         except _UNDECODABLE as error:
             raise self._explain_damage(error) from error
 
-    def _explain_damage(self, error: Exception) -> CorruptRowError:
+    def _explain_damage(self, error: Exception) -> errors.CorruptRowError:
         """Return the error of a call that has met bytes that it never writes, and did nothing."""
         message = "the store's data file is damaged, the call had no effect: restore a backup"
         cause = f"{type(error).__name__}: {error}"
-        return CorruptRowError(message, path=self._shared.path, cause=cause)
+        return errors.CorruptRowError(message, path=self._shared.path, cause=cause)
 
 
 def find_reason(path: str, error: Exception | None) -> str:
@@ -230,8 +214,7 @@ class _Shared:
     """The environment of one directory in this process, and its users.
 
     Local transactions enter and leave. An exclusive step (to resize the map, or to close) waits
-    until the last has left, and keeps others out meanwhile. No interrupt falsifies either, since
-    both are holds.
+    until the last has left, and keeps others out meanwhile. Both are holds, against interrupts.
     """
 
     def __init__(self, opening: Opening) -> None:
@@ -293,16 +276,12 @@ class _Shared:
                 result = self._change(files, body, hold)
             if self.opening.sync and is_durable():
                 self._apply(lambda: files.environment.sync(True))
-            self._confirm(files)
+            try:
+                files.check()
+            except StoreClosedError as error:  # it went to a file that is no longer the store's
+                message = "the commit may be lost"
+                raise MaybeApplied(message, path=self.path, reason=str(error)) from error
             return result
-
-    def _confirm(self, files: LmdbFiles) -> None:
-        """Raise MaybeApplied if a commit went to a file that may no longer be the store's."""
-        try:
-            files.check()
-        except StoreClosedError as error:
-            message = "the commit may be lost"
-            raise MaybeApplied(message, path=self.path, reason=str(error)) from error
 
     def _flush_anew(self, files: LmdbFiles, hold: threading.Lock) -> None:
         try:
@@ -442,7 +421,6 @@ class _Shared:
             poll(lambda: not self._alone.list_held(), MOMENT_MS)
 
     def _run_alone(self, step: Callable[[], object]) -> None:
-        """Run the step after the last transaction; others begin after it."""
         own = threading.get_ident()
         with (hold := threading.Lock()):
             with self.lock:

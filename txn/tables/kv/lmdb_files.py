@@ -69,8 +69,7 @@ class LmdbFiles:
 
         The process that opens them first recreates LMDB's lock file. If it were killed halfway, a
         process that waits for it in LMDB would continue with the incomplete file and overwrite
-        commits. So processes open them in turn. An interrupted call leaves files that `close`
-        closes.
+        commits. So processes open them in turn. `close` closes what an interrupt leaves.
         """
         opening = self.opening
         self._opened = exclusion.open_file(opening.path, may_write=not opening.read_only)

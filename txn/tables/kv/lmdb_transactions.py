@@ -18,8 +18,7 @@ SLICE = 490
 
 _LAYER = b"\xff"
 _LAST_NUMBER = _LAYER + bytes(8)
-_DISORDER = "keys are not in order"
-"""Damage that would lead a scan round and round."""
+_DISORDER = "keys are not in order"  # damage that would lead a scan round and round
 
 
 class LmdbReader:
@@ -114,9 +113,8 @@ class LmdbReader:
             else:
                 part = rest[:SLICE]
                 below = start[SLICE:] if start[:SLICE] == part else b""
-                yield from self._walk(
-                    _LAYER + (self.get_short(stored) or b""), before + part, below
-                )
+                number = self.get_short(stored) or b""
+                yield from self._walk(_LAYER + number, before + part, below)
 
     def _before(self, layer: bytes, key: bytes) -> bytes | None:
         """Return the greatest key below this one in a layer and its sublayers, without prefix."""
@@ -219,20 +217,16 @@ class GatheringWriter:
         return known[key]
 
     def keys(self, start: bytes, stop: bytes) -> Iterator[bytes]:
-        self.flush()
-        return self._writer.keys(start, stop)
+        return self.flush().keys(start, stop)
 
     def items(self, start: bytes, stop: bytes) -> Iterator[tuple[bytes, bytes]]:
-        self.flush()
-        return self._writer.items(start, stop)
+        return self.flush().items(start, stop)
 
     def first(self, start: bytes, stop: bytes) -> bytes | None:
-        self.flush()
-        return self._writer.first(start, stop)
+        return self.flush().first(start, stop)
 
     def before(self, key: bytes) -> bytes | None:
-        self.flush()
-        return self._writer.before(key)
+        return self.flush().before(key)
 
     def put(self, key: bytes, value: bytes) -> None:
         self._known[key] = self._changed[key] = value
@@ -242,10 +236,11 @@ class GatheringWriter:
         self._changed.update(items)
 
     def delete(self, key: bytes) -> None:
-        self.flush()
-        self._writer.delete(key)
+        self.flush().delete(key)
         self._known[key] = None
 
-    def flush(self) -> None:
+    def flush(self) -> LmdbWriter:
+        """Put what was gathered; return the writer that now has it."""
         self._writer.put_all(self._changed)
         self._changed.clear()
+        return self._writer

@@ -105,8 +105,7 @@ class MemoryStore:
         self._closed = True
 
     def _find_joined(self) -> _Transaction | None:
-        """Return the transaction that calls of the lock's owner are part of, if any. Undo one that
-        has failed."""
+        """Return the transaction that the lock's owner is in, if any. Undo one that has failed."""
         if self._closed:
             raise StoreClosedError("the store is closed")
         state = self._shared

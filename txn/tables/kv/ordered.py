@@ -1,8 +1,7 @@
 """The ordered key-value store under the tables: bytes to bytes, in byte order.
 
 All work happens in local transactions: functions that get a reader or a writer. A function may run
-again from its start, so it must not change anything else. Writers are serialised; a reader sees one
-instant.
+again from its start, so it changes nothing else. Writers are serialised; a reader sees one instant.
 """
 
 from __future__ import annotations
@@ -15,9 +14,7 @@ from typing import Protocol, TypeVar
 R = TypeVar("R")
 
 SAMPLE = 64
-PARTS_EACH = 16
-"""Each wanted part consists of so many small neighbouring parts."""
-
+PARTS_EACH = 16  # each wanted part consists of so many small neighbouring parts
 _BYTES = 16  # of keys, after their common prefix
 
 
@@ -55,11 +52,9 @@ class OrderedStore(Protocol):
         self, body: Callable[[Writer], R], *, durable: bool = True, shared: bool = False
     ) -> R:
         """Run the function in a write transaction and commit it, unless it raises.
-        durable: if False, a power failure may undo it and everything after it, but never a part of
-        it.
+        durable: if False, a power failure may undo it and everything after it, never a part of it.
         shared: it may share a commit with other threads' shared writes. Then any of these threads
-        may run the function, and its changes may be undone after others have seen them, and made
-        again."""
+        may run the function, and its changes may be undone after others saw them, and redone."""
 
     def atomically(self, work: Callable[[], None]) -> None:
         """Run a function and make all its transactions in this thread one, which is undone if the
@@ -111,7 +106,7 @@ def _count_keys(reader: Reader, low: bytes, high: bytes) -> tuple[float, bool]:
     some = list(islice(reader.keys(low, high), SAMPLE))
     if len(some) < SAMPLE:
         return len(some) + 1, True
-    at = _find_difference(low, high)
+    at = find_difference(low, high)
     begin = _number(low, at)
     covered, whole = _number(some[-1], at) - begin, _number(high, at) - begin
     return (SAMPLE * whole / covered if covered else SAMPLE), False
@@ -130,13 +125,13 @@ def _choose(parts: list[tuple[bytes, float]], count: int) -> list[bytes]:
 
 def _halve(low: bytes, high: bytes) -> bytes:
     """Return the middle between two keys: above the low one, not above the high one."""
-    at = _find_difference(low, high)
+    at = find_difference(low, high)
     middle = low[:at] + ((_number(low, at) + _number(high, at) + 1) // 2).to_bytes(_BYTES)
     middle = middle.rstrip(b"\0")
     return middle if low < middle <= high else high
 
 
-def _find_difference(low: bytes, high: bytes) -> int:
+def find_difference(low: bytes, high: bytes) -> int:
     pairs = enumerate(zip(low, high, strict=False))
     return next((at for at, (one, other) in pairs if one != other), len(low))
 

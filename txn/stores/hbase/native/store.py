@@ -11,7 +11,7 @@ from typing import Any, TypeVar
 from urllib.parse import SplitResult
 
 from txn.clock import Clock, limit_due
-from txn.errors import MaybeApplied, NotApplied, StoreError, TableUnavailable, TxnError
+from txn.errors import MaybeApplied, NotApplied, TableUnavailable, TxnError
 from txn.host.forks import start_in_each_process
 from txn.model import Cell, Check, Edit, Key, Row
 from txn.stores.base import ColumnPage, Families, Feature, TableSize
@@ -107,7 +107,7 @@ class NativeStore(HBaseTables):
         return self._try(lambda: places.list_targets(checks), b"", call, items)
 
     def list_tables(self) -> list[bytes]:
-        return self._tables.list_names()
+        return sorted(self._tables.find_endpoints())
 
     def measure_tables(self, tables: Sequence[bytes]) -> Mapping[bytes, TableSize]:
         """Ask the master once, however many tables there are."""
@@ -121,9 +121,13 @@ class NativeStore(HBaseTables):
         make_table(self._tables, self._clock, table, families, splits)
 
     def assign_table(self, table: bytes, database: bytes) -> None:
-        """Change the families' configuration, which reopens the regions."""
-        if not self._tables.assign_table(table, database):
-            raise StoreError("another client changes the table: try again", table=table)
+        self._tables.assign_table(table, database)
+
+    def find_endpoints(self) -> Mapping[bytes, bool]:
+        return self._tables.find_endpoints()
+
+    def add_endpoint(self, table: bytes) -> None:
+        self._tables.add_endpoint(table)
 
     def find_splits(
         self, table: bytes, count: int, start: bytes = b"", stop: bytes | None = None

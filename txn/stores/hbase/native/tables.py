@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from random import Random
 from typing import Any, cast
 
@@ -17,7 +17,13 @@ from txn.stores.hbase.native.messages import PB
 from txn.stores.hbase.native.registry import Registry
 from txn.stores.hbase.native.servers import Servers, SoleService
 from txn.stores.hbase.places import first_line, is_legal, make_refusal
-from txn.stores.hbase.schema import FOREVER_S, make_configuration, read_family, refuse_change
+from txn.stores.hbase.schema import (
+    ENDPOINT,
+    FOREVER_S,
+    make_configuration,
+    read_family,
+    refuse_change,
+)
 
 PAUSES = Backoff(first_ms=20, longest_ms=500)
 CHANGE_MS = 180_000
@@ -37,11 +43,13 @@ class MasterTables:
             servers, "MasterService", registry.find_master, "no answer from the master"
         )
 
-    def list_names(self) -> list[bytes]:
-        """Return the names of all tables except HBase's own, in byte order."""
-        schemas = self._ask_schemas(PB.GetTableDescriptorsRequest())
-        names = (schema.table_name for schema in schemas)
-        return sorted(plain_table(b"%b:%b" % (each.namespace, each.qualifier)) for each in names)
+    def find_endpoints(self) -> dict[bytes, bool]:
+        """Return whether each table names the endpoint, for all tables except HBase's own."""
+        found = {}
+        for schema in self._ask_schemas(PB.GetTableDescriptorsRequest()):
+            name = schema.table_name
+            found[plain_table(b"%b:%b" % (name.namespace, name.qualifier))] = _has_endpoint(schema)
+        return found
 
     def describe(self, table: bytes, within_ms: int | None = None) -> dict[bytes, Family] | None:
         found = self._find_schema(table, within_ms)
@@ -68,11 +76,20 @@ class MasterTables:
         return {table: TableSize(number, None, sizes[table]) for table, number in regions.items()}
 
     def create(self, table: bytes, families: Families, splits: Sequence[bytes]) -> bool:
-        """Create a table and its namespace; return False if another client is changing it."""
+        """Create a table and its namespace; return False if another client is changing it. If the
+        master refuses the table, try it without the endpoint."""
         request = PB.CreateTableRequest(split_keys=sorted(splits))
         request.table_schema.table_name.CopyFrom(_table_name(table))
         for name, family in families.items():
             request.table_schema.column_families.append(_column(name, family))
+        _name_endpoint(request.table_schema)
+        try:
+            return self._create(table, request)
+        except InvalidRequestError:
+            del request.table_schema.attributes[:]
+            return self._create(table, request)
+
+    def _create(self, table: bytes, request: Any) -> bool:
         try:
             self._carry_out(table, "CreateTable", request)
         except RemoteError as error:
@@ -90,22 +107,29 @@ class MasterTables:
         )
         return self._change(table, "AddColumn", request)
 
-    def assign_table(self, table: bytes, database: bytes) -> bool:
-        """Set the database of each family; return False if another client is changing the table."""
-        schema = self._find_schema(table)
-        if schema is None:
+    def assign_table(self, table: bytes, database: bytes) -> None:
+        """Set the database of each family."""
+
+        def assign(schema: Any) -> None:
+            for column in schema.column_families:
+                pairs = {pair.name: pair for pair in column.configuration}
+                pair = pairs.get(DATABASE_ENTRY) or column.configuration.add(name=DATABASE_ENTRY)
+                pair.value = database.decode()
+
+        self._modify(table, assign)
+
+    def add_endpoint(self, table: bytes) -> None:
+        self._modify(table, _name_endpoint)
+
+    def _modify(self, table: bytes, change: Callable[[Any], None]) -> None:
+        """Change a table's schema and keep the rest of it; the table's regions reopen."""
+        found = self._find_schema(table)
+        if found is None:
             raise InvalidRequestError("no such table", table=table)
-        for column in schema.column_families:
-            others = [
-                (pair.name, pair.value)
-                for pair in column.configuration
-                if pair.name != DATABASE_ENTRY
-            ]
-            del column.configuration[:]
-            for name, value in (*others, (DATABASE_ENTRY, database.decode())):
-                column.configuration.add(name=name, value=value)
-        request = PB.ModifyTableRequest(table_name=_table_name(table), table_schema=schema)
-        return self._change(table, "ModifyTable", request)
+        request = PB.ModifyTableRequest(table_name=_table_name(table), table_schema=found)
+        change(request.table_schema)
+        if request.table_schema != found and not self._change(table, "ModifyTable", request):
+            raise StoreError("another client changes the table: try again", table=table)
 
     def _find_schema(self, table: bytes, within_ms: int | None = None) -> Any:
         if not is_legal(table):
@@ -184,6 +208,18 @@ def _column(name: bytes, family: Family) -> Any:
     for entry, value in make_configuration(family).items():
         column.configuration.add(name=entry, value=value)
     return column
+
+
+def _has_endpoint(schema: Any) -> bool:
+    values = [p.second for p in schema.attributes if p.first.lower().startswith(b"coprocessor$")]
+    return any(b"|%b|" % ENDPOINT.encode() in value for value in values)
+
+
+def _name_endpoint(schema: Any) -> None:
+    if not _has_endpoint(schema):
+        names = {b"coprocessor$%d" % number for number in range(1, len(schema.attributes) + 2)}
+        name = min(names - {pair.first.lower() for pair in schema.attributes})
+        schema.attributes.add(first=name, second=b"|%b|1073741823|" % ENDPOINT.encode())
 
 
 def _read_schema(schema: Any) -> dict[bytes, Family]:
