@@ -61,6 +61,8 @@ LOSS_RATES = (0.0, 0.5)
 REGIONAL = (0.0, 0.5, 1.0, 1.0)
 """Which shares of clients of the fenced protocol change several rows of a region at once."""
 MOVE_RATES = (0.0, 0.1, 0.5)
+NEAR = 0.5
+"""Of the schedules with such clients: those in which all keys are in one region."""
 RETENTION_MS = 2_000
 GONE_MS = (5, 100, 2_000, 30_000)
 LOGS_LOST = 0.7
@@ -144,6 +146,7 @@ class Schedule:
         self._regional = Random(f"rows of a region together {seed}")
         self._is_regional = self._regional.choice(REGIONAL) if protocol == "fenced" else 0.0
         self._move_rate = self._regional.choice(MOVE_RATES)
+        is_near = self._is_regional > 0 and self._regional.random() < NEAR
         atomic = self._kinds.choice((0.0, 0.0, 0.5, 1.0))
         self._unsynced: dict[Region, int] = {}
         self._power = Random(f"power failures {seed}")
@@ -162,6 +165,7 @@ class Schedule:
         self.scheduler = Scheduler(self.random, self.weather.tick_ms, MOST_STEPS)
         self.server = ActorClock(self.scheduler)
         counts = {table: self._power.choice(REGIONS) for table in (TABLE, LOGS, TRANSACTIONS)}
+        counts[TABLE] = 1 if is_near else counts[TABLE]
         self.regions = RegionStore(LocalStore(MemoryStore(), self.server), divide_by_hash(counts))
         self.memory: Store = self.regions if loses_logs else self.regions.inner
         self.memory.ensure_table(TABLE, {D: Family(database=b"txn")})
@@ -171,6 +175,8 @@ class Schedule:
         self.bank = Bank(
             self.random.randint(2, 4), self.random.randint(1, 3), self.random, self._step
         )
+        if self._is_regional:
+            self.bank.watching, self.bank.is_near = self._regional, is_near
         self.policy = Policy(
             lock_ttl_ms=self.weather.lock_ttl_ms,
             deadline_ms=20_000,
