@@ -8,6 +8,7 @@ import threading
 import time
 import uuid
 from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any
 
@@ -208,6 +209,71 @@ def test_the_cells_of_a_check_are_of_one_row(subject: Subject, expected: bytes |
         with pytest.raises(InvalidRequestError, match="one row"):
             subject.store.check_and_put([Check(key, expected, edits=(Edit(other, b"1", 13),))])
     assert subject.store.read([key, other]) == {key: None, other: None}
+
+
+def expect(key: Key, value: bytes, *edits: tuple[bytes | None, int]) -> Check:
+    return Check(key, value, edits=tuple(Edit(key, *each) for each in edits))
+
+
+@with_its_own_table
+@pytest.mark.parametrize("subject", [*by_row, "served"], indirect=True)
+def test_groups_are_put_if_all_of_their_cells_match(subject: Subject) -> None:
+    """Local stores can do all of them, HBase itself those of a region, gateways single checks."""
+    store, new = subject.store, (b"1", 10)
+    joins = isinstance(store, LocalStore | NativeStore)
+    a, b, c, d = (subject.key(row, "x") for row in "abcd")
+    groups = [[expect(a, b"", new), expect(b, b"", new)], [expect(c, b"", new)]]
+    assert store.put_if_all([*groups, [expect(d, b"1", new)]]) == [joins or None, True, False]
+    if joins:
+        groups = [
+            [expect(a, b"1", (b"2", 20)), expect(b, b"", (b"2", 20))],  # only the first is met
+            [expect(a, b"1"), expect(b, b"1")],
+            [expect(c, b"1"), expect(d, b"1")],
+            [expect(c, b"1"), expect(d, b"", (b"2", 11), (None, 10))],
+        ]
+        assert store.put_if_all(groups) == [False, True, False, True]
+        assert store.put_if_all([[expect(a, b"1", (None, 10)), expect(b, b"1")]]) == [True]
+    old = Cell(b"1", 10)
+    found = [None, old, old, Cell(b"2", 11)] if joins else [None, None, old, None]
+    assert [*store.read([a, b, c, d]).values()] == found
+
+
+@with_its_own_table
+@pytest.mark.parametrize("subject", [*by_row, "served"], indirect=True)
+def test_groups_of_several_regions_or_tables_are_whole_or_not_done(subject: Subject) -> None:
+    table, new = b"regions-" + subject.table, (b"1", 10)
+    subject.maker.ensure_table(table, {b"d": Family()}, [b"m"])
+    keys = [Key("a", "d", "x", table), Key("z", "d", "x", table), subject.key("a", "x")]
+    groups = [[expect(key, b"", new) for key in some] for some in (keys[:2], keys[1:])]
+    is_local = isinstance(subject.store, LocalStore)
+    assert subject.store.put_if_all(groups) == ([True, False] if is_local else [None, None])
+    found = [is_local or None, is_local or None, None]
+    assert [cell and True for cell in subject.store.read(keys).values()] == found
+
+
+@with_its_own_table
+@pytest.mark.parametrize("subject", ["memory", "embedded", "native"], indirect=True)
+def test_a_group_is_put_at_one_instant_beside_other_writers(subject: Subject) -> None:
+    """Two equal looks at its cells are never of half a group; and no other writer gets between its
+    conditions and its edits."""
+    a, b = keys = [subject.key(row, "x") for row in "ab"]
+    subject.store.write([Edit(key, b"0", 1) for key in keys])
+
+    def write(number: int) -> None:
+        values = [b"%d of %d" % (writer, number) for writer in range(2)]
+        (old,) = {cell.value for cell in subject.maker.read(keys).values() if cell}
+        groups = [[expect(key, old, (value, number + 1)) for key in keys] for value in values]
+        with ThreadPoolExecutor(2) as pool:
+            answers = [*pool.map(lambda group: subject.store.put_if_all([group]), groups)]
+        assert answers in ([[True], [False]], [[False], [True]])
+
+    with running(write), subject.another_client() as reader:
+        ends, count = time.monotonic() + 1, 0
+        while time.monotonic() < ends:
+            first, second = (reader.read([b], [a]) for _ in range(2))
+            assert first != second or first[a] == first[b], first
+            count += first == second
+    assert count > 10
 
 
 @only_by_row

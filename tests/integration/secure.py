@@ -10,6 +10,13 @@ from tests.integration.hbase import QUICK_JAVA
 from txn.cluster.cluster import Cluster, start
 from txn.cluster.settings import Settings
 
+CONTROLLER = "org.apache.hadoop.hbase.security.access.AccessController"
+ACCESS = {
+    "hbase.security.authorization": "true",
+    "hbase.security.exec.permission.checks": "true",
+    **{f"hbase.coprocessor.{where}.classes": CONTROLLER for where in ("region", "master")},
+}
+"""Users other than the one who starts it need permissions: rows of the table `hbase:acl`."""
 TLS = Path(__file__).with_name("tls")
 CERTIFICATE, KEY = TLS / "certificate.pem", TLS / "key.pem"
 
@@ -41,10 +48,3 @@ def hbase_with(folder: Path, properties: dict[str, str], *java_options: str) -> 
         yield cluster
     finally:
         cluster.stop(grace_ms=0)
-
-
-@contextmanager
-def hbase_with_tls(folder: Path, *, ask_clients: bool = False) -> Iterator[Cluster]:
-    """Give a cluster whose master and region server take TLS alone."""
-    with hbase_with(folder, tls_properties(folder / "tls", ask_clients=ask_clients)) as cluster:
-        yield cluster

@@ -43,6 +43,7 @@ def test_regions_split_and_merge_beneath_batches(hbase: HBase, protocol: Protoco
                 time.sleep(0.5)
                 assert change()
             time.sleep(0.5)
+        assert any(each.honours_conditions for each in store._servers._made)
 
 
 def test_the_masters_tell_where_everything_is(hbase: HBase) -> None:

@@ -18,6 +18,7 @@ ENABLED = 0
 RUNNING, FINISHED = 1, 2
 TABLE = b"t"
 PACKAGE = "org.apache.hadoop.hbase."
+HONOURS, IGNORES, LIES = "honours", "ignores", "lies"  # what an endpoint does with conditions
 NAMELESS = "?"  # a refusal without the name of an exception, as only a broken proxy may send it
 
 
@@ -40,7 +41,13 @@ class Flood(Say):
 
 
 class Refuse(Exception):
-    """Answer the call with an error of this Java class, behind a `!` one that is for good."""
+    """Answer the call with an error of this Java class, behind a `!` one that is for good; words
+    may follow a colon."""
+
+    def tell(self, exception: Any) -> None:
+        name, _, words = f"{PACKAGE}{self}".replace("!", "").partition(": ")
+        exception.exception_class_name, exception.do_not_retry = name, str(self).startswith("!")
+        exception.stack_trace = words and f"{name}: {words}"
 
 
 class Silence(Exception):
@@ -62,6 +69,9 @@ class FakeRegionServer(FakeServer):
         # The Java classes of errors for a row, told once (empty: none), or for ever behind a `*`.
         self.refused: dict[bytes, list[str]] = {}
         self.processes = True  # whether it knows the conditions of the entries of a request
+        self.endpoints: dict[bytes, str] = {}  # of tables; below: the requests to them
+        self.together: list[Any] = []
+        self.said: bytes | None = None  # instead of their answers
         self.cells: dict[tuple[bytes, bytes, bytes], bytes] = {}
         self.starts = [b""]  # of its regions
         self.ports: dict[bytes, int] = {}  # of the servers of those of others, by start
@@ -122,13 +132,14 @@ class FakeRegionServer(FakeServer):
         except Say as saying:
             said = saying.data
         except Refuse as refused:
-            name = str(refused)
-            answer.exception.exception_class_name = f"{PACKAGE}{name.removeprefix('!')}"
-            answer.exception.do_not_retry = name.startswith("!")
+            refused.tell(answer.exception)
         if not answer.HasField("exception"):
             block = bytearray()
-            response = getattr(self, header.method_name)(body, block)
-            parts = _delimited(response.SerializeToString()) + block
+            try:
+                response = getattr(self, header.method_name)(body, block)
+                parts = _delimited(response.SerializeToString()) + block
+            except Refuse as refused:
+                refused.tell(answer.exception)
         frame = _delimited(answer.SerializeToString()) + parts
         frame = struct.pack(">I", len(frame)) + frame if said is None else said
         with sending, suppress(OSError):
@@ -174,12 +185,13 @@ class FakeRegionServer(FakeServer):
         if request.region.value != META_REGION:
             self.scanned.append(wanted)
             return self._page(block)
-        start = self._find_region(wanted[len(TABLE) :])
+        table = wanted.partition(b",")[0].rstrip(b"\0")
+        start = self._find_region(wanted[len(table) :])
         following = [other for other in self.starts if other > start]
         info = PB.RegionInfo(region_id=1, start_key=start, end_key=min(following, default=b""))
-        info.table_name.namespace, info.table_name.qualifier = b"default", TABLE
+        info.table_name.namespace, info.table_name.qualifier = b"default", table
         response = PB.ScanResponse(cells_per_result=[2])
-        name = b"%b,%b,1.x." % (TABLE, start)
+        name = b"%b,%b,1.x." % (table, start)
         for column, value in (
             (b"regioninfo", b"PBUF" + info.SerializeToString()),
             (b"server", b"127.0.0.1:%d" % self.ports.get(start, self.port)),
@@ -238,14 +250,37 @@ class FakeRegionServer(FakeServer):
                 self._do_entry(entry, response.regionActionResult.add(), block)
         return response
 
+    def ExecService(self, body: bytes, block: bytearray) -> Any:
+        """Change many rows."""
+        asked = PB.CoprocessorServiceRequest.FromString(body)
+        kind = self.endpoints.get(asked.region.value.partition(b",")[0])
+        if kind is None:
+            raise Refuse("!exceptions.UnknownProtocolException")
+        request, told = PB.MutateRowsRequest.FromString(asked.call.request), PB.ResultOrException()
+        with self._lock:
+            self.together.append(request)
+            if any([self._refuses(each.row, told) for each in request.condition]):
+                raise Refuse(told.exception.name.removeprefix(PACKAGE))
+            is_met = all([self._holds(condition) for condition in request.condition])
+            for mutation in request.mutation_request if is_met or kind != HONOURS else ():
+                self._put(mutation)
+        said = PB.MutateRowsResponse(processed={HONOURS: is_met, LIES: True}.get(kind))
+        value = said.SerializeToString() if self.said is None else self.said
+        return PB.CoprocessorServiceResponse(
+            region=asked.region, value={"name": "", "value": value}
+        )
+
+    def _holds(self, condition: Any) -> bool:
+        found = self.cells.get((condition.row, condition.family, condition.qualifier), b"")
+        wanted: bytes = condition.comparator.serialized_comparator.comparable.value
+        return found == wanted
+
     def _do_entry(self, entry: Any, result: Any, block: bytearray) -> None:
         is_met = True
         if entry.HasField("condition"):
             if self._refuses(entry.condition.row, result):
                 return
-            wanted = entry.condition
-            found = self.cells.get((wanted.row, wanted.family, wanted.qualifier), b"")
-            is_met = found == wanted.comparator.serialized_comparator.comparable.value
+            is_met = self._holds(entry.condition)
             if self.processes:
                 result.processed = is_met
         for action in entry.action:

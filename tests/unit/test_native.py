@@ -537,6 +537,14 @@ def test_a_call_that_was_not_begun_is_made_again(server: Server, store: Store, n
     assert server.count("Multi") == 3
 
 
+def test_a_check_in_flight_when_another_thread_closes_the_store_may_be_done(
+    server: Server, store: Store
+) -> None:
+    server.before = lambda number, method: store.close() if method == "Multi" else None
+    with pytest.raises(MaybeApplied):
+        store.check_and_put([PUT])
+
+
 @pytest.mark.parametrize("name", [BUSY, ELSEWHERE, "exceptions.RegionMovedException"])
 def test_only_what_was_not_done_is_asked_again(server: Server, store: Store, name: str) -> None:
     server.refused[b"b"] = [name, name]

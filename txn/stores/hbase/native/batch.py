@@ -12,7 +12,7 @@ from random import Random
 from typing import Any
 
 from txn.clock import Clock
-from txn.errors import MaybeApplied, NotApplied
+from txn.errors import MaybeApplied, NotApplied, StoreClosedError
 from txn.policy import Backoff
 from txn.stores.hbase.native.connection import RemoteError, RpcCall
 from txn.stores.hbase.native.items import Item
@@ -109,7 +109,7 @@ class _Run:
                 waiting = [position for position in waiting if answers[position] is None]
                 self._prepare_again(waiting)
             raise NotApplied("the servers could not do it in time", cause=_cause(self._cause))
-        except NotApplied as error:
+        except (NotApplied, StoreClosedError) as error:
             if self._is_touched or self._flying or answers.count(None) < len(answers):
                 raise MaybeApplied(str(error)) from error
             raise

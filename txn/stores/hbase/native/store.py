@@ -19,6 +19,7 @@ from txn.stores.hbase import places
 from txn.stores.hbase.base import ASKED_WITHIN_MS, HBaseTables, ScanRange
 from txn.stores.hbase.native.batch import Batches
 from txn.stores.hbase.native.connection import RemoteError
+from txn.stores.hbase.native.endpoint import Endpoint
 from txn.stores.hbase.native.items import ReadRow, WriteRow, list_checks, make_scan
 from txn.stores.hbase.native.messages import PB, Cells
 from txn.stores.hbase.native.regions import BY_NAME, PAUSES, Location, Regions
@@ -27,7 +28,6 @@ from txn.stores.hbase.native.servers import Servers
 from txn.stores.hbase.native.sharing import SharedReads
 from txn.stores.hbase.native.tables import MasterTables
 from txn.stores.hbase.native.target import Address, Target, parse_target
-from txn.stores.hbase.native.together import Together
 from txn.stores.hbase.schema import make_table
 
 T = TypeVar("T")
@@ -56,7 +56,7 @@ class NativeStore(HBaseTables):
         registry = Registry(target, self._servers, clock)
         self._regions = Regions(self._servers, registry, clock)
         self._batches = Batches(self._servers, self._regions, clock)
-        self._together = Together(self._batches, clock)
+        self._endpoint = Endpoint(self._batches, clock)
         self._tables = MasterTables(self._servers, registry, clock)
         self._shared = SharedReads(self._batches.run, self._batches.try_once, clock)
         start_in_each_process(self._start)
@@ -97,13 +97,13 @@ class NativeStore(HBaseTables):
     def check_and_put(self, checks: Sequence[Check], *, durable: bool = True) -> list[bool]:
         self._sizes.learn_written([edit for check in checks for edit in check.edits])
         items = list_checks(checks)
-        return self._try(lambda: places.list_targets(checks), b"", self._together.check, items)
+        return self._try(lambda: places.list_targets(checks), b"", self._endpoint.check, items)
 
     def put_if_all(self, groups: Sequence[Sequence[Check]]) -> list[bool | None]:
         checks = [check for group in groups for check in group]
         self._sizes.learn_written([edit for check in checks for edit in check.edits])
         items = [list_checks(group) for group in groups]
-        call: Callable[..., list[bool | None]] = self._together.put_if_all
+        call: Callable[..., list[bool | None]] = self._endpoint.put_if_all
         return self._try(lambda: places.list_targets(checks), b"", call, items)
 
     def list_tables(self) -> list[bytes]:

@@ -14,13 +14,16 @@ from contextlib import contextmanager
 from os import urandom
 from typing import Any
 
+from google.protobuf.message import DecodeError
+
 from txn.clock import Clock
-from txn.errors import MaybeApplied, NotApplied
+from txn.errors import MaybeApplied, NotApplied, StoreClosedError
 from txn.stores.hbase.native.batch import BYTES_A_REQUEST, Batches
 from txn.stores.hbase.native.connection import RemoteError, RpcCall, RpcConnection
 from txn.stores.hbase.native.items import ASYNC_WAL, WriteRow, make_probe
 from txn.stores.hbase.native.messages import PB
 from txn.stores.hbase.native.regions import BY_NAME, Location
+from txn.stores.hbase.native.target import Address
 from txn.stores.hbase.places import first_line
 
 FEWEST_ROWS = 3
@@ -34,7 +37,8 @@ REST_MS = 100
 ABSENT_MS = 60_000
 """So long a table without the endpoint is not asked again."""
 UNFIT = {"UnknownProtocolException", "AccessDeniedException"}
-OUTSIDE = "Requested row out of range"
+OUTSIDE = "org.apache.hadoop.hbase.DoNotRetryIOException: Requested row out of range"
+"""How an error begins if a region was split: another row of the request is in it."""
 
 Group = Sequence[WriteRow]
 """Items to be carried out at one instant."""
@@ -71,12 +75,13 @@ class Part:
 
     def has_room(self, group: Group) -> bool:
         """Whether a group fits in, and shares no row with another that either of them changes."""
-        if len(self.rows) + len(group) > MOST_ROWS or self.size > BYTES_A_REQUEST:
+        size = self.size + sum([item.size for item in group])
+        if len(self.rows) + len(group) > MOST_ROWS or size > BYTES_A_REQUEST:
             return False
         return not any(i.row in (self.rows if i.is_change else self.changed) for i in group)
 
 
-class Together:
+class Endpoint:
     """Carries out items of a region together; safe for threads."""
 
     def __init__(self, batches: Batches, clock: Clock) -> None:
@@ -98,7 +103,7 @@ class Together:
         if not parts:
             return self._batches.run(items, due_ms)
         answers: list[Any] = [None] * len(items)
-        with _following() as calls:
+        with _following(answers) as calls:
             self._send(parts, calls, due_ms)
             joined = {number for part in parts for number in part.numbers}
             self._complete(items, answers, joined, due_ms)
@@ -124,7 +129,7 @@ class Together:
         refused."""
         answers: list[bool | None] = [None] * len(groups)
         parts = self._divide(groups, due_ms)
-        with _following() as calls:
+        with _following(answers) as calls:
             while parts:
                 self._send(parts, calls, due_ms)
                 self._receive(parts, due_ms)
@@ -137,7 +142,7 @@ class Together:
                     for number in part.numbers:
                         parts.append(Part(part.region))
                         parts[-1].add(number, groups[number])
-            single = [n for n, group in enumerate(groups) if answers[n] is None and not group[1:]]
+            single = [n for n, group in enumerate(groups) if answers[n] is None and len(group) == 1]
             if single:
                 found = self._batches.run([groups[n][0] for n in single], due_ms)
                 for n, answer in zip(single, found, strict=True):
@@ -151,10 +156,11 @@ class Together:
         last: dict[Location, Part] = {}
         region = None
         for number, group in enumerate(groups):
-            if not group or len(group) > MOST_GROUP_ROWS:
+            size = sum([item.size for item in group])
+            if not group or len(group) > MOST_GROUP_ROWS or size > BYTES_A_REQUEST:
                 continue
             table, row = group[0].table, group[0].row
-            if now_ms - self._absent_ms.get(table, -ABSENT_MS) < ABSENT_MS:
+            if self._is_absent(table, now_ms):
                 continue
             if region is None or region.table != table or not region.has(row):
                 region = self._regions.find(table, row, due_ms)
@@ -168,18 +174,26 @@ class Together:
             part.add(number, group)
         return parts
 
+    def _is_absent(self, table: bytes, now_ms: int) -> bool:
+        return now_ms - self._absent_ms.get(table, -ABSENT_MS) < ABSENT_MS
+
     # ------------------------------------------------------------------- sending and receiving
 
     def _send(self, parts: Sequence[Part], calls: list[RpcCall], due_ms: int) -> None:
-        """Send requests; one that certainly was not sent keeps its answer None."""
+        """Send requests; one that certainly was not sent keeps its answer None. A server that
+        cannot be reached is tried once, because each try may take long."""
+        gone: set[Address] = set()
         for part in parts:
             server = part.region.server
+            if server in gone or self._is_absent(part.region.table, self._clock.monotonic_ms()):
+                continue
             try:
                 connection = self._servers.find_connection(server, "ClientService", due_ms)
                 if self._is_proven(connection, part, due_ms):
                     part.call = self._start(connection, part.region, _make_request(part), due_ms)
                     calls.append(part.call)
             except OSError:
+                gone.add(server)
                 self._regions.forget_server(server)
 
     def _start(
@@ -199,11 +213,15 @@ class Together:
 
     def _is_proven(self, connection: RpcConnection, part: Part, due_ms: int) -> bool:
         """Whether the server at the other end honours conditions. If that is unknown, send it one
-        that cannot hold, before a change that harms nobody."""
+        that cannot hold, before a change that harms nobody. An error is as good as no endpoint."""
         if connection.honours_conditions is None:
             request = make_probe(part.items[0], urandom(16))
             call = self._start(connection, part.region, request, due_ms)
-            answer = self._read_answer(call, part.region, due_ms)
+            try:
+                answer = self._read_answer(call, part.region, due_ms)
+            except RemoteError:
+                self._absent_ms[part.region.table] = self._clock.monotonic_ms()
+                return False
             if answer is not None:
                 connection.honours_conditions = (
                     answer.HasField("processed") and not answer.processed
@@ -216,6 +234,8 @@ class Together:
                 continue
             try:
                 answer = self._read_answer(part.call, part.region, due_ms)
+                if answer is not None and not answer.HasField("processed"):
+                    raise ConnectionError("an answer does not say whether conditions held")
             except OSError as error:
                 server = part.region.server
                 self._regions.forget_server(server)
@@ -234,16 +254,18 @@ class Together:
         """Return the answer; None if the region certainly did nothing."""
         try:
             answer = call.receive(PB.CoprocessorServiceResponse, due_ms)
+            return PB.MutateRowsResponse.FromString(answer.value.value)
+        except DecodeError as error:
+            raise ConnectionError(f"not an answer of HBase's: {error}") from error
         except RemoteError as error:
             if error.name in UNFIT:
                 self._absent_ms[region.table] = self._clock.monotonic_ms()
-            elif error.is_elsewhere or OUTSIDE in str(error):
+            elif error.is_elsewhere or str(error).startswith(OUTSIDE):
                 self._regions.forget(region)
             elif not error.is_busy:
                 error.table = region.table
                 raise
             return None
-        return PB.MutateRowsResponse.FromString(answer.value.value)
 
 
 def _make_request(part: Part) -> Any:
@@ -264,13 +286,14 @@ def _make_request(part: Part) -> Any:
 
 
 @contextmanager
-def _following() -> Iterator[list[RpcCall]]:
-    """Collect the calls that are sent. Once there are any, nothing that fails is NotApplied."""
+def _following(answers: Sequence[Any]) -> Iterator[list[RpcCall]]:
+    """Collect the calls that are sent. Once there are any, or an answer, nothing that fails is
+    NotApplied."""
     calls: list[RpcCall] = []
     try:
         yield calls
-    except NotApplied as error:
-        if calls:
+    except (NotApplied, StoreClosedError) as error:
+        if calls or answers.count(None) < len(answers):
             raise MaybeApplied(str(error)) from error
         raise
     finally:
