@@ -4,12 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
-from itertools import islice, product
+from graphlib import CycleError, TopologicalSorter
+from itertools import islice, pairwise, product
 from random import Random
 
 from tests.simulation.world import LOGS, TABLE, key
 from txn import Cell, Committed, Delete, Engine, Key, Mutation, Request
-from txn.assertions import Assertion, Exact, Not, Some, Version
+from txn.assertions import Assertion, Exact, Not, Some, Version, holds, list_keys
 from txn.errors import CommitOutcomeUnknown, StoreError, TxnError
 from txn.request import Ack
 
@@ -35,6 +36,7 @@ class Attempt:
     log: Key
     changes: tuple[Change, ...]
     once: str | None
+    watched: tuple[Assertion, ...] = ()
     ended: int | None = None
     result: Committed | TxnError | None = None
 
@@ -56,6 +58,8 @@ class Bank:
     rows: int
     random: Random
     step: Callable[[], int]
+    watching: Random | None = None
+    is_near: bool = False
     attempts: list[Attempt] = field(default_factory=list)
     reads: list[Read] = field(default_factory=list)
 
@@ -125,13 +129,17 @@ class Bank:
         watched = {source, target}
         if random.random() < 0.3:
             watched.add(random.randrange(self.size))
+        if self.watching is not None:
+            watched.add(self.watching.randrange(self.size))
         assertions = tuple(self._as_seen(i, cells[i]) for i in sorted(watched))
+        attempt.watched = assertions
         token = None if once is None else once.encode()
         return Request(self._mutations(attempt), assertions, token), attempt
 
     def _attempt(self, changes: tuple[Change, ...], once: str | None) -> Attempt:
         number = len(self.attempts)
-        log = key(f"log-{number:04}", table=LOGS if number % 2 else TABLE)
+        is_far = number % 2 and not self.is_near
+        log = key(f"log-{number:04}", table=LOGS if is_far else TABLE)
         attempt = Attempt(log, changes, once)
         self.attempts.append(attempt)
         return attempt
@@ -165,6 +173,7 @@ def judge(bank: Bank, stored: Balances, outcome: Callable[[bytes], str]) -> None
     histories = [_history(bank, i, happened, logs) for i in range(bank.size)]
     for i, account in enumerate(bank.accounts):
         assert balance(stored[account]) == histories[i][-1][1], f"account {i}: {histories[i]}"
+    _judge_order(bank, happened, histories)
     _judge_reads(bank, happened, logs, histories)
 
 
@@ -208,6 +217,35 @@ def _history(
         assert change.old == held, f"lost update of account {account} at {timestamp}: {change}"
         held = change.new
     return [(timestamp, change.new, by_time[timestamp]) for timestamp, change in versions]
+
+
+def _judge_order(
+    bank: Bank, happened: Sequence[Attempt], histories: Sequence[Sequence[tuple[int, int, Attempt]]]
+) -> None:
+    """Attempts and reads have an order in which each follows what it replaced or saw, and precedes
+    what came after that."""
+    before: dict[int, set[int]] = {id(each): set() for each in (*happened, *bank.reads)}
+    for i, (account, history) in enumerate(zip(bank.accounts, histories, strict=True)):
+        writers = [id(attempt) for _, _, attempt in history]
+        for earlier, later in pairwise(writers):
+            before[later].add(earlier)
+        cells = [{account: Cell(b"%d" % held, at) if held else None} for at, held, _ in history]
+        saw: list[tuple[int, list[Assertion]]] = [
+            (id(read), [Version(account, (cell := read.cells[i]) and cell.timestamp)])
+            for read in bank.reads
+        ]
+        for attempt in happened:
+            saw.append((id(attempt), [a for a in attempt.watched if list_keys(a) == [account]]))
+        for observer, own in saw:
+            held = [n for n, cell in enumerate(cells) if all(holds(a, cell) for a in own)]
+            if len(held) == 1 and own and observer not in writers:  # else it is not known which
+                before[observer].add(writers[held[0]])
+                for later in writers[held[0] + 1 :][:1]:
+                    before[later].add(observer)
+    try:
+        TopologicalSorter(before).prepare()
+    except CycleError as error:
+        raise AssertionError(f"no order explains it: {happened}") from error
 
 
 def _at(attempt: Attempt, logs: Mapping[Key, Cell | None]) -> int:

@@ -19,7 +19,7 @@ from txn.testing.faulty import NO_FAULT, Call, Crash, Fault, FaultyStore, Reply
 Stage = Literal["ended", "mended", "followed"]
 STAGES: tuple[Stage, ...] = ("ended", "mended", "followed")
 NONE: frozenset[int] = frozenset()
-CHANGING = ("write", "check_and_put")
+CHANGING = ("write", "check_and_put", "put_if_all")
 
 
 @dataclass(slots=True)
@@ -56,6 +56,7 @@ def run(
 
     engine, store = world.client(plan)
     store.reads_early = lambda: reads_early
+    store.is_one_region = shape.in_region
     if atomic:
         store.features |= {"atomic"}
     result: Committed | TxnError | None = None

@@ -67,7 +67,8 @@ def sleeps(call: Call) -> bool:
 
 
 def checks(call: Call) -> list[Check]:
-    return [item for item in call.items if isinstance(item, Check)]
+    groups = [item if type(item) is tuple else (item,) for item in call.items]
+    return [item for group in groups for item in group if isinstance(item, Check)]
 
 
 def keys(call: Call) -> list[Key]:
@@ -75,6 +76,8 @@ def keys(call: Call) -> list[Key]:
 
 
 def puts(item: object) -> list[tuple[Key, bytes | None]]:
+    if type(item) is tuple:
+        return [put for check in item for put in puts(check)]
     if isinstance(item, Check):
         return [*item.puts, *((edit.key, edit.value) for edit in item.edits)]
     return [(item.key, item.value)] if isinstance(item, Edit) else []

@@ -118,6 +118,17 @@ class RegionStore(Wrapper):
                 self.flush(region)
         return answers
 
+    def put_if_all(self, groups: Sequence[Sequence[Check]]) -> list[bool | None]:
+        """Carry out groups of one region; a group without edits writes no log."""
+        regions = [{self.region_of(check.key) for check in group} for group in groups]
+        fit = [group for group, met in zip(groups, regions, strict=True) if len(met) == 1]
+        found = iter(self._inner.put_if_all(fit))
+        answers = [next(found) if len(met) == 1 else None for met in regions]
+        for group, met, done in zip(groups, regions, answers, strict=True):
+            if done and any(check.edits for check in group):
+                self.flush(*met)
+        return answers
+
     def atomically(self, work: Callable[[], None]) -> None:
         """Run it in one local transaction, of which nothing is deferred."""
         if self._is_inside:

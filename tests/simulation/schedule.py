@@ -12,7 +12,7 @@ from unittest.mock import patch
 
 from recovery import check, repair_all
 from tests.simulation.bank import Bank, judge
-from tests.simulation.breaking import deliver_all
+from tests.simulation.breaking import CHANGING, deliver_all
 from tests.simulation.parted import Forgetful, Part, mislead, purge_one, split_request, write_task
 from tests.simulation.regions import Region, RegionStore, divide_by_hash
 from tests.simulation.scheduler import ActorClock, Network, Scheduler
@@ -58,6 +58,11 @@ LATEST_MS = 500
 SLOW_RATES = (0.0, 0.0, 0.1, 0.3)
 SLOW_MS = (5, 50, 300)
 LOSS_RATES = (0.0, 0.5)
+REGIONAL = (0.0, 0.5, 1.0, 1.0)
+"""Which shares of clients of the fenced protocol change several rows of a region at once."""
+MOVE_RATES = (0.0, 0.1, 0.5)
+NEAR = 0.5
+"""Of the schedules with such clients: those in which all keys are in one region."""
 RETENTION_MS = 2_000
 GONE_MS = (5, 100, 2_000, 30_000)
 LOGS_LOST = 0.7
@@ -138,6 +143,10 @@ class Schedule:
         self._validating = Random(f"clients that validate {seed}")
         self._validate = self._validating.choice(VALIDATE)
         self._is_far = Random(f"clients that are far from their store {seed}").random() < 0.2
+        self._regional = Random(f"rows of a region together {seed}")
+        self._is_regional = self._regional.choice(REGIONAL) if protocol == "fenced" else 0.0
+        self._move_rate = self._regional.choice(MOVE_RATES)
+        is_near = self._is_regional > 0 and self._regional.random() < NEAR
         atomic = self._kinds.choice((0.0, 0.0, 0.5, 1.0))
         self._unsynced: dict[Region, int] = {}
         self._power = Random(f"power failures {seed}")
@@ -156,6 +165,7 @@ class Schedule:
         self.scheduler = Scheduler(self.random, self.weather.tick_ms, MOST_STEPS)
         self.server = ActorClock(self.scheduler)
         counts = {table: self._power.choice(REGIONS) for table in (TABLE, LOGS, TRANSACTIONS)}
+        counts[TABLE] = 1 if is_near else counts[TABLE]
         self.regions = RegionStore(LocalStore(MemoryStore(), self.server), divide_by_hash(counts))
         self.memory: Store = self.regions if loses_logs else self.regions.inner
         self.memory.ensure_table(TABLE, {D: Family(database=b"txn")})
@@ -165,6 +175,8 @@ class Schedule:
         self.bank = Bank(
             self.random.randint(2, 4), self.random.randint(1, 3), self.random, self._step
         )
+        if self._is_regional:
+            self.bank.watching, self.bank.is_near = self._regional, is_near
         self.policy = Policy(
             lock_ttl_ms=self.weather.lock_ttl_ms,
             deadline_ms=20_000,
@@ -405,8 +417,10 @@ class Schedule:
             instant_reads=instant,
             atomic=atomic,
             delay_ms=self._delay_ms if faults else lambda: 0,
+            moves=lambda: self._regional.random() < self._move_rate,
         )
         store = FaultyStore(network, reads_early=lambda: self.random.random() < 0.5)
+        store.is_one_region = self._regional.random() < self._is_regional
         if instant:
             store.features |= {"instant_reads"}
         if atomic:
@@ -509,7 +523,7 @@ def draw_fault(random: Random, call: Call, crash_rate: float) -> Fault:
         done = random.choice((None, frozenset[int]()))
         refused = done is not None and reply is not Reply.CRASH and random.random() < 0.5
         return Fault(applied=done, reply=Reply.NOT_APPLIED if refused else reply)
-    if call.method not in ("write", "check_and_put"):
+    if call.method not in CHANGING:
         return Fault(reply=reply)
     some = frozenset(i for i in range(len(call.items)) if random.random() < 0.5)
     rest = frozenset(range(len(call.items))) - some

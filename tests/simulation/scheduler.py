@@ -112,7 +112,8 @@ class ActorClock:
 class Network(Wrapper):
     """The way from a client to the store: it takes turns, and batches arrive in pieces, in any
     order. Cells are read in one instant row by row, or all with instant_reads. delay_ms: draws by
-    how much the last piece of a changing call is late."""
+    how much the last piece of a changing call is late. moves: draws whether a region moves or is
+    split just as several checks are to be carried out together in it."""
 
     check_and_read = check_then_read
 
@@ -124,9 +125,11 @@ class Network(Wrapper):
         instant_reads: bool = False,
         atomic: bool = False,
         delay_ms: Callable[[], int] = lambda: 0,
+        moves: Callable[[], bool] = lambda: False,
     ) -> None:
         super().__init__(inner)
         self._delay_ms = delay_ms
+        self._moves = moves
         self._instant_reads = instant_reads
         self._atomic = atomic
         self._is_alone = False
@@ -173,6 +176,14 @@ class Network(Wrapper):
             moved = self._inner.check_and_put([checks[i] for i in piece])
             answers.update(zip(piece, moved, strict=True))
         return [answers[i] for i in range(len(checks))]
+
+    def put_if_all(self, groups: Sequence[Sequence[Check]]) -> list[bool | None]:
+        answers: dict[int, bool | None] = {}
+        for piece in self._delayed(range(len(groups))):
+            there = [i for i in piece if len(groups[i]) == 1 or not self._moves()]
+            done = self._inner.put_if_all([groups[i] for i in there])
+            answers.update(zip(there, done, strict=True))
+        return [answers.get(i) for i in range(len(groups))]
 
     def scan(
         self, table: bytes, start: bytes = b"", stop: bytes | None = None, *more: Any, **named: Any

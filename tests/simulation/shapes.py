@@ -26,9 +26,11 @@ class Shape:
     protocol: ProtocolName = "six-phase"
     in_parts: bool = False
     validate: bool = False
+    in_region: bool = False
 
     def __str__(self) -> str:
         name = f"{self.name}, in parts" if self.in_parts else self.name
+        name += ", in a region" * self.in_region
         return name if self.protocol == "six-phase" else f"{self.protocol}, {name}"
 
     @property
@@ -76,6 +78,7 @@ SHAPES = (
     Shape("two rows validated", (PUTS[A], PUTS[E]), (Some(B), Exact(C, "c0")), validate=True),
 )
 FENCED = tuple(replace(shape, protocol="fenced") for shape in SHAPES)
+REGIONAL = tuple(replace(shape, in_region=True) for shape in FENCED if not shape.once)
 PARTED = tuple(
     replace(shape, in_parts=True)
     for shape in (*SHAPES, *FENCED)

@@ -27,7 +27,7 @@ from tests.simulation.breaking import (
 )
 from tests.simulation.keys import A, X, Y, Z
 from tests.simulation.rules import both_protocols
-from tests.simulation.shapes import BY_NAME, FENCED, PARTED, SHAPES, Shape
+from tests.simulation.shapes import BY_NAME, FENCED, PARTED, REGIONAL, SHAPES, Shape
 from tests.simulation.world import World, key
 from txn import AssertionFailedError, CommitOutcomeUnknown, Committed, Exact, Mutation, StoreError
 from txn.protocol.statuses import ProtocolName
@@ -37,7 +37,7 @@ pytestmark = pytest.mark.slow
 every_shape = pytest.mark.parametrize("shape", [*SHAPES, *FENCED], ids=str)
 also_in_parts = pytest.mark.parametrize("shape", [*SHAPES, *FENCED, *PARTED], ids=str)
 six_phases = pytest.mark.parametrize("shape", SHAPES, ids=str)
-alone = pytest.mark.parametrize("shape", [s for s in FENCED if s.is_alone], ids=str)
+alone = pytest.mark.parametrize("shape", [*(s for s in FENCED if s.is_alone), *REGIONAL], ids=str)
 
 
 @pytest.fixture(autouse=True)

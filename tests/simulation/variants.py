@@ -22,6 +22,7 @@ from txn.protocol.statuses import COMMITTED, FENCED, PROTOCOLS, Status
 from txn.protocol.transaction import PendingCommit, Transaction, advance
 from txn.reading import snapshot
 from txn.request import Request
+from txn.testing.faulty import FaultyStore
 
 Cells = dict[Key, Cell | None]
 step_compared = transaction.advance
@@ -482,6 +483,27 @@ SIX_PHASE_RULES: dict[str, TakeOut] = {
     ),
     "no marker for a token": set_name("protocol.transaction.add_marker", marker_not_asserted),
 }
+
+
+def send_only_changes(patch: Patch) -> None:
+    put = FaultyStore.put_if_all
+
+    def put_changes(self: FaultyStore, groups: Sequence[Sequence[Check]]) -> Sequence[bool | None]:
+        return put(self, [[c for c in group if c.edits] or group for group in groups])
+
+    patch.setattr(FaultyStore, "put_if_all", put_changes)
+
+
+def believe_refusals(
+    context: Context, pending: dict[PendingCommit, Mapping[Key, Check]]
+) -> list[PendingCommit]:
+    refused = [*pending]
+    pending.clear()
+    for t in refused:
+        t.found.clear()
+    return refused
+
+
 FENCED_RULES: dict[str, TakeOut] = {
     "locks do not count": count_nothing,
     "commits lie above the clock alone": choose_the_clocks_time,
@@ -503,4 +525,7 @@ FENCED_RULES: dict[str, TakeOut] = {
         "reading.snapshot._was_undecided", lambda *args: True
     ),
     "no marker for a token": SIX_PHASE_RULES["no marker for a token"],
+    "what is only asserted is no condition": send_only_changes,
+    "refused requests are believed": set_name("protocol.rowless._find_outcomes", believe_refusals),
+    "lost requests are not fenced off": set_name("protocol.rowless._is_clear", lambda errors: True),
 }

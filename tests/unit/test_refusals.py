@@ -8,14 +8,14 @@ from typing import get_args
 import pytest
 
 from recovery import check
-from tests.unit.worlds import POLICY, World, X, Y
+from tests.unit.worlds import POLICY, TABLE, World, X, Y
 from txn import AbortedError, CommitOutcomeUnknown, Committed, Key, Mutation, NotApplied
 from txn.errors import TableUnavailable
 from txn.model import Check, Edit, Family
 from txn.policy import Policy
 from txn.protocol.statuses import ProtocolName
 from txn.stores.hbase.places import is_final
-from txn.testing.faulty import Call, Fault, Reply
+from txn.testing.faulty import NO_FAULT, Call, Fault, Late, Reply
 
 CLOSED = b"closed"
 Z = Key("z", "d", "x", CLOSED)
@@ -25,15 +25,17 @@ PATIENT = Policy(**{name: getattr(POLICY, name) for name in ("attempts", "lock_t
 class Refusing(World):
     """A world with a table that refuses every write."""
 
-    def __init__(self, protocol: ProtocolName) -> None:
+    def __init__(self, protocol: ProtocolName, is_one_region: bool = False) -> None:
         super().__init__(PATIENT, protocol)
+        self.faults.is_one_region = is_one_region
         self.store.ensure_table(CLOSED, {b"d": Family()})
         self.answers = True  # whether it says so at a look
         self.engine.read([X, Z])
         self.faults.plan = self.refuse
 
     def refuse(self, call: Call) -> Fault:
-        writes = [i for i in call.items if isinstance(i, Check | Edit)]
+        groups = [[item] if isinstance(item, Check | Edit) else item for item in call.items]
+        writes = [i for group in groups for i in group if isinstance(i, Check | Edit)]
         if any(i.key.table == CLOSED for i in writes):
             raise TableUnavailable("the table refuses it", CLOSED)
         if not self.answers and call.method == "read" and not writes:
@@ -41,6 +43,7 @@ class Refusing(World):
         return Fault()
 
 
+one_region = pytest.mark.parametrize("is_one_region", [False, True])
 PROTOCOLS = pytest.mark.parametrize("protocol", get_args(ProtocolName))
 
 
@@ -65,26 +68,48 @@ def test_others_of_a_batch_go_on(protocol: ProtocolName) -> None:
     assert (world.value(X), world.value(Y), world.value(Z)) == (b"1", b"1", None)
 
 
+@one_region
 @pytest.mark.parametrize("applied", [None, frozenset()], ids=["applied", "lost"])
 def test_what_may_have_been_done_before_it_was_refused_is_looked_up(
-    applied: frozenset[int] | None,
+    applied: frozenset[int] | None, is_one_region: bool
 ) -> None:
     """The lock names its transaction; without it nobody knows whether the first request is late."""
-    world = Refusing("fenced")
+    world = Refusing("fenced", is_one_region)
+    mutations = [Mutation(Z, b"1"), *([Mutation(X, b"1")] if is_one_region else ())]
 
     def lose(call: Call) -> Fault:
-        if call.method == "check_and_put":
+        if call.method in ("check_and_put", "put_if_all"):
             world.faults.plan = world.refuse
             return Fault(applied, Reply.MAYBE_APPLIED)
         return Fault()
 
     world.faults.plan = lose
     if applied is None:
-        assert world.engine.commit([Mutation(Z, b"1")]).complete
+        assert world.engine.commit(mutations).complete
         assert world.value(Z) == b"1"
     else:
         with pytest.raises(CommitOutcomeUnknown):
-            world.engine.commit([Mutation(Z, b"1")])
+            world.engine.commit(mutations)
+
+
+@one_region
+def test_a_table_that_refuses_says_nothing_of_requests_to_another(is_one_region: bool) -> None:
+    """One is under way as the other table refuses its own, and arrives later."""
+    world = Refusing("fenced", is_one_region)
+
+    def refuse(call: Call) -> Fault:
+        if call.method not in ("check_and_put", "put_if_all"):
+            return NO_FAULT
+        if len(call.items) == 1:
+            raise TableUnavailable("this one refuses it too", TABLE)
+        world.faults.in_flight.append(Late(call, call.items[:1]))
+        raise TableUnavailable("the table refuses it", CLOSED)
+
+    world.faults.plan = refuse
+    results = world.engine.commit_many([([Mutation(key, b"1")], []) for key in (X, Z)])
+    assert [type(each) for each in results] == [CommitOutcomeUnknown, AbortedError]
+    world.faults.deliver()
+    assert world.value(X) == b"1"
 
 
 def test_what_cannot_be_looked_at_is_unknown() -> None:

@@ -68,8 +68,8 @@ def commit(
             return
     due = dict.fromkeys(transactions)
     if rowless := [t for t in transactions if fenced.needs_no_row(t)]:
-        apart = commit_without_rows(context, rowless, contention, patient)
-        due = {t: None for t in transactions if t in apart or t not in rowless}
+        done = {*rowless}.difference(commit_without_rows(context, rowless, contention, patient))
+        due = {t: None for t in transactions if t not in done}
     while due:
         batch = _take_disjoint(due)
         live = decide(context, prepare(limited, batch, contention, patient), limited)
@@ -80,13 +80,14 @@ def commit(
 
 
 def _take_disjoint(due: dict[PendingCommit, None]) -> list[PendingCommit]:
-    """Remove the transactions that need no lock in common, and return them."""
-    taken: set[Key] = set()
+    """Remove transactions none of which takes a lock that another needs, and return them. Those
+    that validate come first, before others of the batch count the locks that were read."""
+    needed: set[Key] = set()
     batch = []
-    for t in list(due):
-        if taken.isdisjoint(t.lock_cells):
+    for t in sorted(due, key=lambda t: not t.validated):
+        if needed.isdisjoint(t.taken_cells):
             batch.append(t)
-            taken.update(t.taken_cells)
+            needed.update(t.lock_cells)
             del due[t]
     return batch
 

@@ -103,8 +103,8 @@ def _request_commits(
     refused: list[PendingCommit] = []
 
     def attempt() -> None:
-        answered = _send(context, pending, errors, apart)
-        refused.extend(_find_outcomes(context, pending, answered))
+        _send(context, pending, errors, apart)
+        refused.extend(_find_outcomes(context, pending))
         if pending:
             raise StoreError("locks do not change", key=next(iter(*[*pending.values()][:1])))
 
@@ -155,16 +155,15 @@ def _send(
     pending: dict[PendingCommit, Checks],
     errors: list[StoreError],
     apart: list[PendingCommit],
-) -> set[PendingCommit]:
+) -> None:
     """Send the pending requests, and remove those that took effect, or that the store cannot do
-    together. Return those that it refused."""
+    together."""
     try:
         answers = context.store.put_if_all([[*checks.values()] for checks in pending.values()])
     except StoreError as error:
         errors.append(error)
         raise
-    is_clear = _is_clear(errors)
-    refused = set()
+    is_clear, is_refused = _is_clear(errors), False
     for (t, checks), answer in list(zip(pending.items(), answers, strict=True)):
         is_whole = len(checks) == len(t.lock_cells)
         if answer and is_whole:
@@ -176,35 +175,31 @@ def _send(
         elif answer is None:
             pending[t] = _make_fence(t, checks)
         else:
-            refused.add(t)
-    if refused:  # a repeated request may have taken effect and then been refused
+            is_refused = True
+    if is_refused:  # a repeated request may have taken effect and then been refused
         errors.append(MaybeApplied("refused, and not looked at yet"))
-    return refused
 
 
-def _find_outcomes(
-    context: Context, pending: dict[PendingCommit, Checks], answered: Collection[PendingCommit]
-) -> list[PendingCommit]:
+def _find_outcomes(context: Context, pending: dict[PendingCommit, Checks]) -> list[PendingCommit]:
     """Read the locks of the pending requests, and remove every request whose outcome they show;
-    another may still be in flight. Return those that were refused. answered: those whose last
-    request was."""
+    another may still be in flight. Return those that were refused."""
     read_lock_cells(context, [(t, lock) for t in pending for lock in t.lock_cells])
     refused = []
     for t, checks in list(pending.items()):
-        shown = _look(t, checks)
-        # A lock that it does not change proves nothing before a refusal: the request may take
-        # effect between two looks, and the lock be taken then. No condition holds again.
-        if not shown or (shown == {"passed"} and t not in answered):
+        shown = _compare(t, checks)
+        # A lock that it does not change proves something only since the last request was refused:
+        # else the request might take effect between two looks, and the lock be taken then.
+        if not shown:
             continue
         if shown & {"ours", "unknown"}:
-            _settle(t, shown, None)
+            _set_outcome(t, shown, None)
         else:
             refused.append(t)
         del pending[t]
     return refused
 
 
-def _look(t: PendingCommit, checks: Checks) -> set[Shown]:
+def _compare(t: PendingCommit, checks: Checks) -> set[Shown]:
     """Return what the locks show of a request; see `Shown`."""
     shown: set[Shown] = set()
     for lock, check in checks.items():
@@ -219,7 +214,7 @@ def _look(t: PendingCommit, checks: Checks) -> set[Shown]:
     return shown
 
 
-def _settle(t: PendingCommit, shown: Collection[Shown], cause: Exception | None) -> None:
+def _set_outcome(t: PendingCommit, shown: Collection[Shown], cause: Exception | None) -> None:
     """Set the outcome of a request that may have taken effect. All its locks change at once, so two
     that disagree were changed outside the protocol."""
     if "ours" in shown and "others" not in shown:
@@ -257,14 +252,16 @@ def _fail_refused(
     except StoreError:
         _fail_pending(lost, error, errors)
         return
-    is_clear = all(isinstance(each, NotApplied | TableUnavailable) for each in errors)
     for t, checks in lost.items():
-        shown = _look(t, checks)
+        shown = _compare(t, checks)
+        is_clear = _is_clear(
+            [e for e in errors if not (isinstance(e, TableUnavailable) and t.needs(e.table))]
+        )
         if is_clear and not shown & {"ours", "unknown"}:
             t.failure = AbortedError(str(error), transaction=t.row_key)
             t.failure.__cause__ = error
         else:
-            _settle(t, shown, error)
+            _set_outcome(t, shown, error)
 
 
 def _set_committed(t: PendingCommit) -> None:

@@ -166,7 +166,11 @@ class FaultyStore(StoreWrapper):
         answers: list[bool | None] = []
         for _ in range(1 + fault.twice):
             if applied := _split_applied(fault, groups):
-                answers = self._inner.put_if_all(applied)
+                again = self._inner.put_if_all(applied)
+                # None says that nothing was done, so it cannot follow another answer.
+                answers = [
+                    a if b is None else b for a, b in zip(answers or again, again, strict=True)
+                ]
         _report(fault)
         return answers
 
