@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import signal
 import socket
+import time
 import struct
 import threading
 from collections.abc import Callable, Iterator
@@ -543,6 +544,18 @@ def test_a_check_in_flight_when_another_thread_closes_the_store_may_be_done(
     server.before = lambda number, method: store.close() if method == "Multi" else None
     with pytest.raises(MaybeApplied):
         store.check_and_put([PUT])
+
+
+def test_a_refusal_is_told_when_no_check_is_in_flight_any_more(
+    server: Server, store: Store
+) -> None:
+    """Who reads the cells then, sees what was done."""
+    server.refused[b"00"] = ["*DoNotRetryIOException"]
+    server.before = lambda number, method: time.sleep(0.2 * (method == "Multi" and number == 2))
+    with pytest.raises(TableUnavailable):
+        store.check_and_put([put_if(f"{number:02}", b"", b"1") for number in range(17)])
+    assert server.count("Multi") == 2
+    assert any(row == b"16" for row, _, _ in server.cells)
 
 
 @pytest.mark.parametrize("name", [BUSY, ELSEWHERE, "exceptions.RegionMovedException"])

@@ -174,9 +174,17 @@ class _Run:
                 except OSError as error:
                     self._regions.forget_server(part.server)
                     self._cause = self._cause or error
+            refusal: RemoteError | None = None
             while flying:
-                self._receive(flying[0])
+                try:
+                    self._receive(flying[0])
+                except RemoteError as error:
+                    if not any(item.is_once for item in self._items):
+                        raise
+                    refusal = refusal or error  # told when no check is in flight any more
                 del flying[0]
+            if refusal is not None:
+                raise refusal
         finally:
             for part in flying:
                 part.call.connection.drop(part.call)

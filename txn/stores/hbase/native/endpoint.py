@@ -229,6 +229,7 @@ class Endpoint:
         return connection.honours_conditions is True
 
     def _receive(self, parts: Sequence[Part], due_ms: int) -> None:
+        refusal: RemoteError | None = None
         for part in parts:
             if part.call is None:
                 continue
@@ -236,6 +237,9 @@ class Endpoint:
                 answer = self._read_answer(part.call, part.region, due_ms)
                 if answer is not None and not answer.HasField("processed"):
                     raise ConnectionError("an answer does not say whether conditions held")
+            except RemoteError as error:  # told when nothing is in flight any more
+                refusal = refusal or error
+                continue
             except OSError as error:
                 server = part.region.server
                 self._regions.forget_server(server)
@@ -249,6 +253,8 @@ class Endpoint:
                     if len(self._refused_ms) > 1_000:
                         self._refused_ms = {}
                     self._refused_ms[part.region.name] = self._clock.monotonic_ms()
+        if refusal is not None:
+            raise refusal
 
     def _read_answer(self, call: RpcCall, region: Location, due_ms: int) -> Any:
         """Return the answer; None if the region certainly did nothing."""
