@@ -5,9 +5,9 @@ from __future__ import annotations
 import os
 import signal
 import socket
-import time
 import struct
 import threading
+import time
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack, closing
