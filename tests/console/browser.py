@@ -5,8 +5,6 @@ this machine alone, and a page that asks anything of another fails its test, as 
 browser complains about.
 """
 
-from __future__ import annotations
-
 import os
 import shutil
 from collections.abc import Iterator, Sequence

@@ -4,8 +4,6 @@ The browser is one for the tests of a module, and not of a run: while it is ther
 event loop counts as running, and tests of other modules that run one of their own would fail.
 """
 
-from __future__ import annotations
-
 import os
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack

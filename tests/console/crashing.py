@@ -1,7 +1,5 @@
 """Stores in which clients have crashed, with names that a page must not take for its own."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from contextlib import closing
 from pathlib import Path

@@ -1,8 +1,6 @@
 """A `txn console` in a process of its own, as a person starts it; and one in this process, over a
 store of the test's own."""
 
-from __future__ import annotations
-
 import json
 import os
 import signal

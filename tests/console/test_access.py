@@ -1,7 +1,5 @@
 """Who may look and who may write, by requests that no honest browser would send."""
 
-from __future__ import annotations
-
 import time
 from collections.abc import Callable
 from urllib.parse import quote

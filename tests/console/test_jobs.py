@@ -3,8 +3,6 @@
 Here the console runs in this process, over a store that stands still when a test says so.
 """
 
-from __future__ import annotations
-
 import random
 import threading
 from collections.abc import Iterator

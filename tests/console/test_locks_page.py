@@ -1,7 +1,5 @@
 """Locks and leases looked at: who has what, and who waits for whom; a look changes nothing."""
 
-from __future__ import annotations
-
 import re
 import threading
 from collections.abc import Iterator

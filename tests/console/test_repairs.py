@@ -3,8 +3,6 @@
 The console runs in this process, over a store in memory, in which they died ten minutes ago.
 """
 
-from __future__ import annotations
-
 import random
 import re
 from collections.abc import Iterator

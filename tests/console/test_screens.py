@@ -1,7 +1,5 @@
 """Pages on screens of all widths, as a person and a screen reader see them."""
 
-from __future__ import annotations
-
 import re
 from pathlib import Path
 from urllib.parse import quote

@@ -1,7 +1,5 @@
 """The port of a console: connections that say nothing, certificates, its metrics and its end."""
 
-from __future__ import annotations
-
 import random
 import re
 import socket

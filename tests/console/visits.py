@@ -1,7 +1,5 @@
 """Requests without a browser, so that a test can leave out or make up whatever a browser sends."""
 
-from __future__ import annotations
-
 import http.client
 import re
 import time

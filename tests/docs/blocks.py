@@ -6,8 +6,6 @@ is an answer). A `text` block behind either is what it prints, where `...` stand
 block below the comment `<!-- not run: why -->` is left out.
 """
 
-from __future__ import annotations
-
 import io
 import os
 import re

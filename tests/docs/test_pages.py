@@ -3,8 +3,6 @@
 A page is followed here, or tried by tests of its own, which ask for more than that it works.
 """
 
-from __future__ import annotations
-
 import os
 import re
 import socket

@@ -1,7 +1,5 @@
 """The documentation names files and tests; each of them is there."""
 
-from __future__ import annotations
-
 import re
 from pathlib import Path
 

@@ -1,7 +1,5 @@
 """The rules of a test run are themselves tried, on a run of its own."""
 
-from __future__ import annotations
-
 import os
 import subprocess
 import sys

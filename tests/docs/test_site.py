@@ -1,7 +1,5 @@
 """The documentation as a site: built once for all of these tests, and then read as it is."""
 
-from __future__ import annotations
-
 import re
 import runpy
 import subprocess

@@ -1,8 +1,6 @@
 """The native store gets through to an HBase that asks for tickets of a Kerberos made for tests,
 Hadoop's MiniKdc in a Java process. Nothing of the machine's own Kerberos is read or changed."""
 
-from __future__ import annotations
-
 import subprocess
 from collections.abc import Iterator
 from contextlib import contextmanager

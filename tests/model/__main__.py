@@ -2,8 +2,6 @@
 counterexample of the world without it; with that of a world, search it; with flags of the model,
 for instance `SHAPE=4 READS`, search what they define."""
 
-from __future__ import annotations
-
 import sys
 from collections.abc import Sequence
 

@@ -3,8 +3,6 @@
 It wants a C compiler (cc). A search that did not see every state is an error, never a result.
 """
 
-from __future__ import annotations
-
 import os
 import re
 import shutil

@@ -1,7 +1,5 @@
 """The formal model of the protocol holds in every world, and without a safeguard it does not."""
 
-from __future__ import annotations
-
 import re
 
 import pytest

@@ -1,7 +1,5 @@
 """What is searched: the shapes and worlds that must hold, and what breaks without each rule."""
 
-from __future__ import annotations
-
 from pathlib import Path
 
 SHAPES = {

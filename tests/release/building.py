@@ -3,8 +3,6 @@
 uv makes both: it links what it has fetched once, so that a clean environment takes a second.
 """
 
-from __future__ import annotations
-
 import hashlib
 import os
 import shutil

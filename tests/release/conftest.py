@@ -1,7 +1,5 @@
 """What is built once for all tests of a release."""
 
-from __future__ import annotations
-
 import pytest
 
 from tests.release.building import (

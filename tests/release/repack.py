@@ -1,8 +1,6 @@
 """Write an sdist again, so that its bytes depend only on its content and on SOURCE_DATE_EPOCH:
 `repack.py FILE`. setuptools writes the time, the user and the modes of the build into it."""
 
-from __future__ import annotations
-
 import gzip
 import os
 import sys

@@ -4,8 +4,6 @@ for, and where it is missing its name is said.
 Those that take long to install are tried by `make release`, which sets HBASE_TXN_TEST_EXTRAS=all.
 """
 
-from __future__ import annotations
-
 import os
 import subprocess
 import sys

@@ -1,8 +1,6 @@
 """What is published, as it is built and as it is found by who installs it and nothing else; and the
 workflow that GitHub runs, as far as that can be told without GitHub."""
 
-from __future__ import annotations
-
 import json
 import os
 import re

@@ -1,8 +1,6 @@
 """How each extra is tried: a program for an environment with this extra alone, and one that wants
 the extra where it is missing."""
 
-from __future__ import annotations
-
 import textwrap
 from dataclasses import dataclass
 

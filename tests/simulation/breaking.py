@@ -56,7 +56,8 @@ def run(
 
     engine, store = world.client(plan)
     store.reads_early = lambda: reads_early
-    store.is_one_region = shape.in_region
+    if shape.in_region:
+        store.features |= {"many_row_checks"}
     if atomic:
         store.features |= {"atomic"}
     result: Committed | TxnError | None = None

@@ -420,7 +420,8 @@ class Schedule:
             moves=lambda: self._regional.random() < self._move_rate,
         )
         store = FaultyStore(network, reads_early=lambda: self.random.random() < 0.5)
-        store.is_one_region = self._regional.random() < self._is_regional
+        if self._regional.random() < self._is_regional:
+            store.features |= {"many_row_checks"}
         if instant:
             store.features |= {"instant_reads"}
         if atomic:

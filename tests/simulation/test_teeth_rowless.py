@@ -28,7 +28,7 @@ class RegionWorld(World):
 
     def client(self, *plan: Any, **options: Any) -> tuple[Engine, FaultyStore]:
         engine, store = super().client(*plan, **options)
-        store.is_one_region = True
+        store.features |= {"many_row_checks"}
         return engine, store
 
 
@@ -75,7 +75,7 @@ def test_a_lost_request_is_fenced_off_before_a_row_is_written(rule: bool, world:
     client = Puppet(world, lambda engine: engine.commit_many([MOVE])[0], faults=lost)
     client.until(is_sent)
     client.step()
-    client.store.is_one_region = False
+    client.store.features -= {"many_row_checks"}
     client.until(asks_for(Status.WRITTEN))
     deliver_all(client.store)
     assert isinstance(client.finish(), Committed) is rule

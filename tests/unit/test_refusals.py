@@ -27,7 +27,8 @@ class Refusing(World):
 
     def __init__(self, protocol: ProtocolName, is_one_region: bool = False) -> None:
         super().__init__(PATIENT, protocol)
-        self.faults.is_one_region = is_one_region
+        if is_one_region:
+            self.faults.features |= {"many_row_checks"}
         self.store.ensure_table(CLOSED, {b"d": Family()})
         self.answers = True  # whether it says so at a look
         self.engine.read([X, Z])

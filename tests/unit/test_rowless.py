@@ -89,10 +89,10 @@ class OneRegion(OneRow):
 
     def __init__(self, attempts: int = 3) -> None:
         super().__init__(attempts)
-        self.faults.is_one_region = True
+        self.faults.features |= {"many_row_checks"}
 
     def split(self) -> None:
-        self.faults.is_one_region = False
+        self.faults.features -= {"many_row_checks"}
 
 
 @pytest.fixture(params=[OneRow, OneRegion])

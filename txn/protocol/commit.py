@@ -12,7 +12,7 @@ events are reported afterwards.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 
 from txn.clock import Clock
 from txn.errors import AbortedError, CommitOutcomeUnknown, ConflictError, NotApplied, StoreError
@@ -66,12 +66,11 @@ def commit(
         check_commit_clock(limited)
         if context.is_local and commit_atomically(context, limited, transactions, all_phases):
             return
-    due = dict.fromkeys(transactions)
+    batches: Iterable[Sequence[PendingCommit]] = [transactions]
     if rowless := [t for t in transactions if fenced.needs_no_row(t)]:
         done = {*rowless}.difference(commit_without_rows(context, rowless, contention, patient))
-        due = {t: None for t in transactions if t not in done}
-    while due:
-        batch = _take_disjoint(due)
+        batches = _divide([t for t in transactions if t not in done])
+    for batch in batches:
         live = decide(context, prepare(limited, batch, contention, patient), limited)
         # These are decided; any client can finish the work that a failing store prevents.
         finish_or_leave(context, "roll forward", finish, live)
@@ -79,17 +78,20 @@ def commit(
     finish_or_leave(context, "roll back", release_aborted, aborted)
 
 
-def _take_disjoint(due: dict[PendingCommit, None]) -> list[PendingCommit]:
-    """Remove transactions none of which takes a lock that another needs, and return them. Those
-    that validate come first, before others of the batch count the locks that were read."""
-    needed: set[Key] = set()
-    batch = []
-    for t in sorted(due, key=lambda t: not t.validated):
-        if needed.isdisjoint(t.taken_cells):
-            batch.append(t)
-            needed.update(t.lock_cells)
-            del due[t]
-    return batch
+def _divide(due: Sequence[PendingCommit]) -> Iterator[list[PendingCommit]]:
+    """Yield batches in which no transaction takes a lock that another needs. Those that validate
+    come first, before others count the locks that were read."""
+    while due:
+        needed: set[Key] = set()
+        batch: list[PendingCommit] = []
+        rest: list[PendingCommit] = []
+        for t in sorted(due, key=lambda t: not t.validated):
+            is_apart = needed.isdisjoint(t.taken_cells)
+            (batch if is_apart else rest).append(t)
+            if is_apart:
+                needed.update(t.lock_cells)
+        yield batch
+        due = rest
 
 
 def prepare(

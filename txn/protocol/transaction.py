@@ -264,7 +264,7 @@ def begin_commit(
     policy's."""
     policy, begun_ms = context.policy, context.clock.monotonic_ms()
     row_key, named, buffer = _encode_attempt(context, request)
-    return PendingCommit(
+    t = PendingCommit(
         row_key,
         named,
         is_dated="multi_cell_check" in context.store.features,
@@ -276,12 +276,14 @@ def begin_commit(
         begun_ms=begun_ms,
         spans=spans,
         ack=ack,
-        may_be_rowless=(
-            not context.rules.keeps_rows
-            and not context.is_local  # where it would gain nothing
-            and not (request.once or request.labels or spans)
-        ),
     )
+    t.may_be_rowless = (
+        not context.rules.keeps_rows
+        and not context.is_local  # where it would gain nothing
+        and not (request.once or request.labels or spans)
+        and (len(t.lock_cells) == 1 or "many_row_checks" in context.store.features)
+    )
+    return t
 
 
 def renew(context: Context, t: PendingCommit, *, keep: bool = False, is_alone: bool = True) -> None:

@@ -39,6 +39,7 @@ Feature = Literal[
     "instant_reads",
     "atomic",
     "remote_calls",
+    "many_row_checks",
 ]
 """What a store can do:
 multi_cell_check: a checked write can write any cells of its row
@@ -46,7 +47,8 @@ row_mutations: a checked write can delete and set timestamps; a row's edits can 
 describe: `describe` shows all settings that matter
 instant_reads: all cells of a `read` come from one instant
 atomic: everything that a function does inside `atomically` is one transaction
-remote_calls: a call is a request to a server, so calls that are not urgent should share one"""
+remote_calls: a call is a request to a server, so calls that are not urgent should share one
+many_row_checks: `put_if_all` can do more than single checks"""
 
 Families = Mapping[bytes, Family]
 """The settings of a table's families, by name."""

@@ -49,7 +49,10 @@ class LocalStore(catalog.CatalogUser):
     __slots__ = ()
 
     features: frozenset[Feature] = frozenset(
-        {"multi_cell_check", "row_mutations", "describe", "instant_reads", "atomic"}
+        {
+            *("multi_cell_check", "row_mutations", "describe", "instant_reads", "atomic"),
+            "many_row_checks",
+        }
     )
 
     def read(self, *groups: Collection[Key]) -> dict[Key, Cell | None]:

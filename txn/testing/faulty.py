@@ -105,7 +105,6 @@ class FaultyStore(StoreWrapper):
     calls: the number of calls so far.
     in_flight: requests that `deliver` can still carry out.
     reads_early: decides whether a read comes before the checks that it travels with, or after.
-    is_one_region: whether `put_if_all` can do more than single checks.
     features: some are left out at first; a test may add them. With "atomic" the calls inside
     `atomically` are one call, with one fault.
     """
@@ -117,11 +116,12 @@ class FaultyStore(StoreWrapper):
         super().__init__(inner)
         # A real client's store may read row by row and run calls one after the other, so tests must
         # cope with that. Calls that the store makes by itself have no number.
-        apart: frozenset[Feature] = frozenset({"instant_reads", "atomic", "remote_calls"})
+        apart: frozenset[Feature] = frozenset(
+            {"instant_reads", "atomic", "remote_calls", "many_row_checks"}
+        )
         self.features: frozenset[Feature] = inner.features - apart
         self.plan = plan
         self.reads_early = reads_early
-        self.is_one_region = False
         self.calls = 0
         self.crashed = False
         self.in_flight: list[Late] = []
@@ -159,8 +159,8 @@ class FaultyStore(StoreWrapper):
         return answers
 
     def put_if_all(self, groups: Sequence[Sequence[Check]]) -> list[bool | None]:
-        """Make one call, whose items are the groups; see `is_one_region`."""
-        if not self.is_one_region:
+        """Make one call, whose items are the groups, with "many_row_checks"."""
+        if "many_row_checks" not in self.features:
             return base.put_single_checks(self, groups)
         fault = self._fault("put_if_all", tuple(map(tuple, groups)))
         answers: list[bool | None] = []

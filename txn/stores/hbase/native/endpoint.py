@@ -20,7 +20,7 @@ from txn.clock import Clock
 from txn.errors import MaybeApplied, NotApplied, StoreClosedError
 from txn.stores.hbase.native.batch import BYTES_A_REQUEST, Batches
 from txn.stores.hbase.native.connection import RemoteError, RpcCall, RpcConnection
-from txn.stores.hbase.native.items import ASYNC_WAL, WriteRow, make_probe
+from txn.stores.hbase.native.items import WriteRow, make_probe
 from txn.stores.hbase.native.messages import PB
 from txn.stores.hbase.native.regions import BY_NAME, Location
 from txn.stores.hbase.native.target import Address
@@ -78,7 +78,10 @@ class Part:
         size = self.size + sum([item.size for item in group])
         if len(self.rows) + len(group) > MOST_ROWS or size > BYTES_A_REQUEST:
             return False
-        return not any(i.row in (self.rows if i.is_change else self.changed) for i in group)
+        for item in group:
+            if item.row in (self.rows if item.is_change else self.changed):
+                return False
+        return True
 
 
 class Endpoint:
@@ -95,7 +98,10 @@ class Endpoint:
         """Return the answer to each check. Many of a region are carried out together, or one by one
         if a condition does not hold."""
         parts: list[Part] = []
-        if len(items) >= FEWEST_ROWS:
+        if len(items) < FEWEST_ROWS:
+            return self._batches.run(items, due_ms)
+        tables = Counter([item.table for item in items if item.may_join])
+        if max(tables.values(), default=0) >= FEWEST_ROWS:
             rows = Counter([(item.table, item.row) for item in items])
             groups = [[i] if i.may_join and rows[i.table, i.row] == 1 else [] for i in items]
             found = self._divide(groups, due_ms)
@@ -164,7 +170,7 @@ class Endpoint:
                 continue
             if region is None or region.table != table or not region.has(row):
                 region = self._regions.find(table, row, due_ms)
-            if not all([item.table == table and region.has(item.row) for item in group]):
+            if group[1:] and not all([i.table == table and region.has(i.row) for i in group]):
                 continue
             part = last.get(region)
             rests = now_ms - self._refused_ms.get(region.name, -REST_MS) < REST_MS
@@ -277,14 +283,11 @@ class Endpoint:
 def _make_request(part: Part) -> Any:
     """Return the request with a condition for each item. It need not wait for the log if none of
     its items needs that."""
-    is_deferred = all([item.is_deferred for item in part.items])
-    own = {"durability": ASYNC_WAL if is_deferred else None}
-    changes = [
-        {**message, **own}
-        for item in part.items
-        if item.is_change
-        for message in item.list_messages()
-    ]
+    changing = [item for item in part.items if item.is_change]
+    changes = [message for item in changing for message in item.list_messages()]
+    if not all([item.is_deferred for item in changing]):
+        for message in changes:
+            message["durability"] = None
     conditions = {item.condition: item for item in part.items}  # some may be the same
     return PB.MutateRowsRequest(
         mutation_request=changes, condition=[item.make_condition() for item in conditions.values()]

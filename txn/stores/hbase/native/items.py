@@ -78,14 +78,15 @@ class WriteRow:
     answer is whether it has. is_deferred: see `Check`. A cell of another row is an
     InvalidRequestError.
 
+    is_change: whether it puts or deletes anything.
     may_join: whether it may share a request of many conditional rows. Unlike a checked write, that
     puts at the server's time even below the checked cell, which would hide the new value. That
     matters only if the cell was not empty: see `Store.check_and_put`.
     """
 
     __slots__ = (
-        *("_expected", "_key", "_marks", "_puts", "is_apart", "is_deferred", "is_once"),
-        *("may_join", "row", "size", "table", "work"),
+        *("_expected", "_key", "_marks", "_puts", "is_apart", "is_change", "is_deferred"),
+        *("is_once", "may_join", "row", "size", "table", "work"),
     )
     field = "mutation"
 
@@ -122,17 +123,12 @@ class WriteRow:
         self.is_once = expected is not None
         self.is_apart = self.is_once or (is_at_once and bool(puts and marks))
         self.work = LOGGED_WORK if self.is_apart and not is_deferred else 1
-        self.is_deferred = is_deferred
+        self.is_deferred, self.is_change = is_deferred, bool(puts or marks)
         self.may_join = self.is_once and not (expected and (*key[1:3], None) in puts)
 
     @property
     def condition(self) -> tuple[Key, bytes | None]:
         return self._key, self._expected
-
-    @property
-    def is_change(self) -> bool:
-        """Whether it puts or deletes anything."""
-        return bool(self._puts or self._marks)
 
     def make_condition(self) -> Message | None:
         return None if self._expected is None else _make_condition(self._key, self._expected)
@@ -160,7 +156,7 @@ Item = ReadRow | WriteRow
 
 def _make_condition(key: Key, expected: bytes) -> Message:
     row, family, column, _ = key
-    comparator = _make_comparator(expected)
+    comparator = {"name": COMPARATOR, "serialized_comparator": {"comparable": {"value": expected}}}
     where = {"row": row, "family": family, "qualifier": column}
     return {**where, "compare_type": EQUAL, "comparator": comparator}
 

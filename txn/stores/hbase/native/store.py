@@ -45,7 +45,7 @@ class NativeStore(HBaseTables):
     """Tables of HBase without a gateway."""
 
     features: frozenset[Feature] = frozenset(
-        {"multi_cell_check", "row_mutations", "describe", "remote_calls"}
+        {"multi_cell_check", "row_mutations", "describe", "remote_calls", "many_row_checks"}
     )
 
     def __init__(self, target: Target, clock: Clock) -> None:
