@@ -214,7 +214,7 @@ def embedded(suite: Suite) -> Iterator[Place]:
 def hbase(suite: Suite) -> Iterator[Place]:
     """One HBase for all of it, through its gateway or natively, and for other programs."""
     with measured_hbase() as servers, ExitStack() as stack:
-        _found(servers.thrift2, NATIVE)
+        _found(servers.native, NATIVE)  # a gateway cannot name the endpoint
         programs = _start_peers(suite, stack, servers.folder)
         others = {"native": servers.native}
         yield from repeat(Place(servers.thrift2, servers.processes, others, programs))
