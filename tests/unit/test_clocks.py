@@ -203,7 +203,7 @@ def test_a_time_that_somebody_else_has_stamped_is_not_taken_for_the_servers() ->
     world.store.write([Edit(other, b"another", world.clock.wall_ms() + HOUR_MS)])
     assert measure_skew(world.other.context) == 0
     (row,) = world.store.scan(b"txn", b"protocol", b"protocol\0")
-    assert {key.column for key in row.cells} == {b"name", b"clock"}
+    assert {key.column for key in row.cells} == {b"name", b"rows", b"clock"}
     assert world.other.commit([Mutation(X, b"1")]).complete
 
 

@@ -45,6 +45,7 @@ from txn.protocol.rowless import _commit
 from txn.protocol.statuses import Status
 from txn.protocol.transaction import begin_commit
 from txn.request import bind_request
+from txn.stores.base import put_single_checks
 from txn.testing.faulty import NO_FAULT, Call, Fault, Reply
 
 X, Y = Key("x", "d", "a", TABLE), Key("x", "d", "b", TABLE)
@@ -92,7 +93,7 @@ class OneRegion(OneRow):
         self.faults.features |= {"many_row_checks"}
 
     def split(self) -> None:
-        self.faults.features -= {"many_row_checks"}
+        self.faults.put_if_all = partial(put_single_checks, self.faults)  # type: ignore
 
 
 @pytest.fixture(params=[OneRow, OneRegion])
