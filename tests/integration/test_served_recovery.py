@@ -123,7 +123,10 @@ def test_a_fenced_database_can_only_be_looked_at_through_thrift_1(tmp_path: Path
             refused = run(one, *command)
             assert (refused.returncode, "Thrift 2 gateway can" in refused.stderr) == (2, True)
         examined = run(one, "doctor")
-        assert (examined.returncode, "fenced, which this store cannot do" in examined.stdout) == (
+        assert (
+            examined.returncode,
+            "fenced (rows: needed), which this store cannot do" in examined.stdout,
+        ) == (
             1,
             True,
         )

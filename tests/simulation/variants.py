@@ -10,7 +10,8 @@ from typing import Any
 
 from recovery import fsck
 from tests.simulation.rules import Patch, TakeOut, set_name
-from txn import Cell, ConflictError, Key, Mutation, OptimisticTransaction
+from txn import Cell, ConflictError, Key, Mutation, OptimisticTransaction, TxnError
+from txn.errors import deny
 from txn.model import Check, Edit
 from txn.protocol import commit, fenced, locks, prepare, recovery, row, six_phase, transaction
 from txn.protocol.codec import encode_plan
@@ -153,8 +154,11 @@ def unlock_with_put(patch: Patch) -> None:
 def tell_what_fails(
     context: Context, name: str, work: recovery.Finish, transactions: Sequence[Transaction]
 ) -> None:
-    if transactions:
+    try:
         work(context, transactions)
+    except TxnError as error:
+        for t in transactions:
+            t.failure = deny(error)  # type: ignore[attr-defined]
 
 
 def locks_of(transactions: Sequence[Transaction]) -> list[tuple[Key, Transaction]]:

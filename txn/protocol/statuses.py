@@ -170,7 +170,8 @@ class Rules:
 
     def choose_variant(self, *, keeps_rows: bool) -> Rules:
         """Return the variant that keeps all rows, or only those that the protocol needs."""
-        return self if not self.locks_rows else FENCED_WITH_ROWS if keeps_rows else FENCED
+        is_same = not self.locks_rows or keeps_rows == self.keeps_rows
+        return self if is_same else replace(self, keeps_rows=keeps_rows)
 
     def guards_of(self, key: Key) -> tuple[Key, ...]:
         """Return the cells that show whether a key has changed: its lock, and its tag if any."""
@@ -210,5 +211,4 @@ FENCED = Rules(
         Status.ABORTED: 7,
     },
 )
-FENCED_WITH_ROWS = replace(FENCED, keeps_rows=True)
 PROTOCOLS: dict[str, Rules] = {rules.name: rules for rules in (SIX_PHASE, FENCED)}
