@@ -49,6 +49,7 @@ class FeedSchedule(Schedule):
     def __init__(self, seed: int, protocol: ProtocolName = "six-phase") -> None:
         super().__init__(seed, protocol=protocol)
         self.weather = replace(self.weather, readers=2, collects=False)
+        self._is_regional = 0.0  # the feed tells only what has a row
         self.journals: dict[str, Journal] = {}
         self.bounds = Bounds(JUMPS_MS if self.weather.clocks_jump else 1, LATENESS_MS)
 
