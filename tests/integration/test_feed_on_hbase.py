@@ -6,7 +6,7 @@ import uuid
 from collections import Counter
 from contextlib import nullcontext
 from functools import partial
-from typing import get_args
+from typing import Any, get_args
 
 import pytest
 
@@ -29,9 +29,9 @@ def test_each_transaction_is_told_once_and_by_the_time_of_its_decision(
 ) -> None:
     """`at.2-ASSERTED` lies between call and answer, and a repeated decision leaves it as it is."""
     name = f"fed-{uuid.uuid4().hex[:8]}"
-    with connect(
-        hbase.native, table=name, transactions=f"{name}-txn", protocol=protocol, salt_buckets=4
-    ) as engine:
+    rows: KeptRows | None = "always" if protocol == "fenced" else None
+    named: dict[str, Any] = {"protocol": protocol, "rows": rows, "salt_buckets": 4}
+    with connect(hbase.native, table=name, transactions=f"{name}-txn", **named) as engine:
         engine.ensure_table(name, ["d"])
         clock, context = engine.context.clock, engine.context
         start = Offset(clock.wall_ms() - 1)
