@@ -22,7 +22,6 @@ from typing import Any
 
 from tests.bench.measuring import Case, Measured
 from txn.cluster.cluster import open_cluster
-from txn.cluster.jars import fetch
 
 CASES = {"java": "raw-java-floor", "omid": "omid-lowlat", "tephra": "tephra-0.16.0"}
 MAINS = {
@@ -134,11 +133,10 @@ def running_peers(
 ) -> Iterator[dict[str, Callable[[Case, float], Measured]]]:
     """Start the programs of these names, on the HBase in a folder if they use one; warm them."""
     project = Path(sys.prefix).parent  # whose .venv the scripts use
-    jars = fetch()[0].parent
+    jars = folder / "jars"  # env.sh puts those of the HBase there
     environment = {
         **os.environ,
         **{"PEERS": str(folder), "HBDATA": str(cluster or folder), "PROJECT": str(project)},
-        "JARS": str(jars),
     }
     shell = partial(_run_shell, folder, environment)
     shell("./prep.sh >&2")
