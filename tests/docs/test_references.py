@@ -5,6 +5,8 @@ from pathlib import Path
 
 import pytest
 
+from tests.simulation.mutants import list_mutants
+
 ROOT = Path(__file__).parents[2]
 MOST_WORDS = 40_000
 PAGES = [
@@ -57,3 +59,8 @@ def test_the_documentation_stays_short() -> None:
 
 def _is_file(name: str) -> bool:
     return any((ROOT / "tests").rglob(f"{name}.py"))
+
+
+def test_each_mutant_finds_the_text_of_its_rule() -> None:
+    lost = [m.rule for m in list_mutants() if (ROOT / m.path).read_text().count(m.old) != 1]
+    assert lost == []

@@ -24,6 +24,10 @@ class Mutant(NamedTuple):
     new: str
     tests: str
 
+    @property
+    def path(self) -> str:
+        return self.file if "/" in self.file else f"txn/protocol/{self.file}"
+
 
 def list_mutants() -> list[Mutant]:
     lines = Path(__file__).with_suffix(".tsv").read_text().splitlines()
@@ -49,7 +53,7 @@ def main() -> int:
 
 
 def find_killer(folder: Path, mutant: Mutant) -> str | None:
-    file = folder / (mutant.file if "/" in mutant.file else f"txn/protocol/{mutant.file}")
+    file = folder / mutant.path
     text = file.read_text()
     assert text.count(mutant.old) == 1, f"{mutant.rule}: found {text.count(mutant.old)} times"
     file.write_text(text.replace(mutant.old, mutant.new))
