@@ -106,7 +106,8 @@ def _request_commits(
         _send(context, pending, errors, apart)
         refused.extend(_find_outcomes(context, pending))
         if pending:
-            raise StoreError("locks do not change", key=next(iter(*[*pending.values()][:1])))
+            first, *_ = pending
+            raise StoreError("locks do not change", key=next(iter(first.lock_cells)))
 
     try:
         patience = limit_patience(context, pending)
@@ -205,12 +206,11 @@ def _compare(t: PendingCommit, checks: Checks) -> set[Shown]:
     for lock, check in checks.items():
         before = read_lock(lock, Cell(check.expected or FREE, 0)).taken
         now = read_lock(lock, t.found[lock])
-        if not check.edits:
-            shown |= {"passed"} if now.taken > before else set()
-        elif now.was_taken_by(t.row_key, before + 1):
-            shown.add("ours")
-        elif now.taken > before:
-            shown.add("unknown" if now.was_taken_by(t.row_key, before + 1) is None else "others")
+        if now.taken <= before:
+            continue
+        was_ours = now.was_taken_by(t.row_key, before + 1)
+        taken: Shown = "unknown" if was_ours is None else "ours" if was_ours else "others"
+        shown.add(taken if check.edits else "passed")
     return shown
 
 

@@ -9,7 +9,7 @@ conditions and applies the changes, so each connection first proves that its ser
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Collection, Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from os import urandom
 from typing import Any
@@ -73,10 +73,10 @@ class Part:
             if item.is_change:
                 self.changed.add(item.row)
 
-    def has_room(self, group: Group) -> bool:
-        """Whether a group fits in, and shares no row with another that either of them changes."""
-        size = self.size + sum([item.size for item in group])
-        if len(self.rows) + len(group) > MOST_ROWS or size > BYTES_A_REQUEST:
+    def has_room(self, group: Group, size: int) -> bool:
+        """Whether a group of this size fits in, and shares no row with another that either of them
+        changes."""
+        if len(self.rows) + len(group) > MOST_ROWS or self.size + size > BYTES_A_REQUEST:
             return False
         for item in group:
             if item.row in (self.rows if item.is_change else self.changed):
@@ -97,38 +97,41 @@ class Endpoint:
     def check(self, items: Sequence[WriteRow], due_ms: int) -> list[Any]:
         """Return the answer to each check. Many of a region are carried out together, or one by one
         if a condition does not hold."""
-        parts: list[Part] = []
-        if len(items) < FEWEST_ROWS:
-            return self._batches.run(items, due_ms)
-        tables = Counter([item.table for item in items if item.may_join])
-        if max(tables.values(), default=0) >= FEWEST_ROWS:
-            rows = Counter([(item.table, item.row) for item in items])
-            groups = [[i] if i.may_join and rows[i.table, i.row] == 1 else [] for i in items]
-            found = self._divide(groups, due_ms)
-            parts = [part for part in found if len(part.numbers) >= FEWEST_ROWS]
+        parts = self._join(items, due_ms)
         if not parts:
             return self._batches.run(items, due_ms)
         answers: list[Any] = [None] * len(items)
         with _following(answers) as calls:
             self._send(parts, calls, due_ms)
             joined = {number for part in parts for number in part.numbers}
-            self._complete(items, answers, joined, due_ms)
+            others = {n: item for n, item in enumerate(items) if n not in joined}
+            self._run_singly(others, answers, due_ms)
             self._receive(parts, due_ms)
             for part in parts:
                 for number in part.numbers if part.answer else ():
                     answers[number] = True
-            self._complete(items, answers, (), due_ms)
+            left = {n: items[n] for n, answer in enumerate(answers) if answer is None}
+            self._run_singly(left, answers, due_ms)
         return answers
 
-    def _complete(
-        self, items: Sequence[WriteRow], answers: list[Any], besides: Collection[int], due_ms: int
-    ) -> None:
-        """Carry out one by one what has no answer yet, except some, by number."""
-        left = [n for n, answer in enumerate(answers) if answer is None and n not in besides]
-        if left:
-            found = self._batches.run([items[n] for n in left], due_ms)
-            for n, answer in zip(left, found, strict=True):
-                answers[n] = answer
+    def _join(self, items: Sequence[WriteRow], due_ms: int) -> list[Part]:
+        """Return the requests for checks that pay together; no row has another check."""
+        if len(items) < FEWEST_ROWS:
+            return []
+        tables = Counter([item.table for item in items if item.may_join])
+        if max(tables.values(), default=0) < FEWEST_ROWS:
+            return []
+        rows = Counter([(item.table, item.row) for item in items])
+        groups = [[i] if i.may_join and rows[i.table, i.row] == 1 else [] for i in items]
+        parts = self._divide(groups, due_ms)
+        return [part for part in parts if len(part.numbers) >= FEWEST_ROWS]
+
+    def _run_singly(self, items: Mapping[int, WriteRow], answers: list[Any], due_ms: int) -> None:
+        """Carry out items one by one, and put their answers at their numbers."""
+        if items:
+            found = self._batches.run([*items.values()], due_ms)
+            for number, answer in zip(items, found, strict=True):
+                answers[number] = answer
 
     def put_if_all(self, groups: Sequence[Group], due_ms: int) -> list[bool | None]:
         """See `Store.put_if_all`. Groups of a region share a request, and are sent alone if it is
@@ -148,11 +151,9 @@ class Endpoint:
                     for number in part.numbers:
                         parts.append(Part(part.region))
                         parts[-1].add(number, groups[number])
-            single = [n for n, group in enumerate(groups) if answers[n] is None and len(group) == 1]
-            if single:
-                found = self._batches.run([groups[n][0] for n in single], due_ms)
-                for n, answer in zip(single, found, strict=True):
-                    answers[n] = answer
+            unanswered = [n for n, answer in enumerate(answers) if answer is None]
+            single = {n: groups[n][0] for n in unanswered if len(groups[n]) == 1}
+            self._run_singly(single, answers, due_ms)
         return answers
 
     def _divide(self, groups: Sequence[Group], due_ms: int) -> list[Part]:
@@ -174,7 +175,7 @@ class Endpoint:
                 continue
             part = last.get(region)
             rests = now_ms - self._refused_ms.get(region.name, -REST_MS) < REST_MS
-            if part is None or rests or not part.has_room(group):
+            if part is None or rests or not part.has_room(group, size):
                 part = last[region] = Part(region)
                 parts.append(part)
             part.add(number, group)

@@ -156,9 +156,8 @@ Item = ReadRow | WriteRow
 
 def _make_condition(key: Key, expected: bytes) -> Message:
     row, family, column, _ = key
-    comparator = {"name": COMPARATOR, "serialized_comparator": {"comparable": {"value": expected}}}
     where = {"row": row, "family": family, "qualifier": column}
-    return {**where, "compare_type": EQUAL, "comparator": comparator}
+    return {**where, "compare_type": EQUAL, "comparator": _make_comparator(expected)}
 
 
 def make_probe(item: WriteRow, value: bytes) -> Any:
