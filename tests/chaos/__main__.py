@@ -4,8 +4,6 @@ Ends with 0 if everything held, and with 1 and the violations if it did not; the
 the servers' logs are kept.
 """
 
-from __future__ import annotations
-
 import argparse
 import json
 import shutil

@@ -5,8 +5,6 @@ equal, and a read says which transfers it has seen. An account without money has
 one is a delete. Each transfer puts a receipt, a row of its own, in the same transaction.
 """
 
-from __future__ import annotations
-
 import json
 from collections.abc import Mapping
 from random import Random

@@ -4,8 +4,6 @@ It ends by itself when its standard input does, so that none outlives whoever st
 that fails is a fact of life; anything else that goes wrong ends the process, which is a finding.
 """
 
-from __future__ import annotations
-
 import os
 import sys
 import threading

@@ -4,8 +4,6 @@ A place in the crew (`w3`) is taken by one process after the other (`w3.1`, `w3.
 history of its own. All of them end when their standard input does, so they cannot outlive us.
 """
 
-from __future__ import annotations
-
 import signal
 import subprocess
 import sys

@@ -7,8 +7,6 @@ The master is spared: where it dies while regions open, HBase itself stands stil
 (docs/hbase.md), from which nobody learns anything.
 """
 
-from __future__ import annotations
-
 import signal
 import threading
 from collections import Counter

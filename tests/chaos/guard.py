@@ -4,8 +4,6 @@ Whoever starts a cluster starts this first and holds the other end of its input:
 process dies, no server outlives it.
 """
 
-from __future__ import annotations
-
 import subprocess
 import sys
 from collections.abc import Iterator

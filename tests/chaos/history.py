@@ -21,8 +21,6 @@ that wrote the version. outcome: committed, aborted, or unknown; a transfer with
 unknown as well.
 """
 
-from __future__ import annotations
-
 import json
 import os
 import time

@@ -5,8 +5,6 @@ An account's versions are in the order of their commit timestamps, which the pro
 where it cannot be told which of its empty versions it was.
 """
 
-from __future__ import annotations
-
 from collections import defaultdict
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 

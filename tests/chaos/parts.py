@@ -4,8 +4,6 @@
 ends with that. So a task may go on for a while after its client was killed.
 """
 
-from __future__ import annotations
-
 import pickle
 import subprocess
 import sys

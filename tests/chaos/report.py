@@ -1,7 +1,5 @@
 """What a run was like, as figures, for a table and for JSON."""
 
-from __future__ import annotations
-
 from bisect import bisect_left
 from collections import Counter
 from collections.abc import Iterable, Sequence

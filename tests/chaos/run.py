@@ -3,8 +3,6 @@
 Whatever happens, nothing is left running: clients end with their input, servers with the guard's.
 """
 
-from __future__ import annotations
-
 import time
 from collections import Counter
 from collections.abc import Callable

@@ -4,8 +4,6 @@ The servers may still be recovering from the last fault, and their gateways may 
 requests of clients that are long dead: both are waited for, within bounds.
 """
 
-from __future__ import annotations
-
 import json
 import time
 from collections import defaultdict

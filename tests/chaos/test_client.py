@@ -1,7 +1,5 @@
 """What each kind of writer does, and writes down of it, on a store in memory."""
 
-from __future__ import annotations
-
 import uuid
 from collections.abc import Callable
 from dataclasses import replace

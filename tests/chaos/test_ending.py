@@ -1,7 +1,5 @@
 """Nothing outlives a run, however it ends, and nobody falls unnoticed while it goes on."""
 
-from __future__ import annotations
-
 import json
 import signal
 import subprocess

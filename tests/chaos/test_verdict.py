@@ -1,7 +1,5 @@
 """The judge is judged: on hand-made endings, one for each thing that must not happen."""
 
-from __future__ import annotations
-
 import pytest
 
 from tests.chaos.bank import ACCOUNTS, BALANCE, FOUNDING, Money

@@ -4,8 +4,6 @@ Nothing is judged from a sample: every transfer that was ever begun is accounted
 is a sentence that names the operations, for whoever looks into the histories.
 """
 
-from __future__ import annotations
-
 from collections.abc import Container, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 

@@ -10,8 +10,6 @@ and other columns, `EMPTY` one without any, and `NEW` a name that nobody else ha
 each list. After each call that may change something the two rows are compared.
 """
 
-from __future__ import annotations
-
 import re
 import struct
 import uuid

@@ -1,7 +1,5 @@
 """The stores that keep the contract, by name; and what a real HBase is compared with."""
 
-from __future__ import annotations
-
 import uuid
 from collections.abc import Callable, Iterator
 from contextlib import closing, contextmanager

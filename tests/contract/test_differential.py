@@ -4,8 +4,6 @@ The local stores are told the time, HBase has its own: what it stamped is only k
 present. So where the clock is not ours all other timestamps are far in the past or in the future.
 """
 
-from __future__ import annotations
-
 import itertools
 import uuid
 from collections.abc import Callable, Iterator, Sequence

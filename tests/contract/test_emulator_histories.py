@@ -7,8 +7,6 @@ filters of whole rows that have been deleted, which may be compacted away or not
 a cell in each family.
 """
 
-from __future__ import annotations
-
 import struct
 from collections.abc import Iterator
 from typing import Any, ClassVar

@@ -1,7 +1,5 @@
 """HBase's Thrift 1 service, call by call: the emulator answers as the real one does."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator
 from contextlib import suppress
 from itertools import product

@@ -1,7 +1,5 @@
 """HBase's Thrift 2 service, call by call: the emulator answers as the real one does."""
 
-from __future__ import annotations
-
 from itertools import product
 from typing import Any
 

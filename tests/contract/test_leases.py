@@ -3,8 +3,6 @@
 Two services stand for two processes: they share nothing but the database.
 """
 
-from __future__ import annotations
-
 import math
 import random
 import string

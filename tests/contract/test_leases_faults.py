@@ -4,8 +4,6 @@ The faults are put where SQLAlchemy commits: before it, so that nothing is done,
 that what is done is not reported.
 """
 
-from __future__ import annotations
-
 import sqlite3
 import subprocess
 import sys

@@ -4,8 +4,6 @@
 Two managers stand for two processes: they share nothing but what keeps the locks.
 """
 
-from __future__ import annotations
-
 import os
 import socket
 import threading

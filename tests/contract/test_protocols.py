@@ -1,7 +1,5 @@
 """The two protocols beside each other: the same requests, one after the other, end the same way."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator
 from random import Random
 from typing import get_args
