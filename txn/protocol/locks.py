@@ -6,7 +6,7 @@ released.
               n "@" holder [" " names] while it is held; absent: free, never taken
 
 n is a decimal number that counts acquisitions, so no value of a fenced lock ever recurs. The names,
-separated by commas, tell which of the last acquisitions were single-row commits, which have no
+separated by commas, tell which of the last acquisitions were of commits that have no
 transaction row. They stand for acquisition n (n - 1 while held), the one before, and so on; "-"
 stands for a transaction that has a row.
 
